@@ -1,0 +1,43 @@
+# Everything that CI runs, and everything that the README names.
+
+export CGO_ENABLED = 0
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+DESTDIR ?=
+BINDIR  ?= /opt/cni/bin
+GOFILES := $(shell git ls-files --cached --others --exclude-standard '*.go' go.mod go.sum)
+
+.PHONY: build tools demo test lint install clean
+
+build: bin/durable-args
+
+bin/durable-args: $(GOFILES)
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./plugins/meta/durable-args
+
+# What tests and demo drive: the reference plugins and cnitool, as test/go.mod
+# pins them, and the recorder.
+tools: bin/cni/.installed
+
+bin/cni/.installed: test/go.mod test/go.sum $(wildcard test/cmd/*/*.go)
+	cd test && GOBIN=$(CURDIR)/bin/cni go install $$(go list tool | grep -v staticcheck) ./cmd/...
+	touch $@
+
+demo: build tools
+	test/demo/demo.sh
+
+test: build tools
+	CGO_ENABLED=1 go test -race ./...
+	cd test && go test ./...
+
+lint:
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	go vet ./...
+	cd test && go vet ./...
+	go build -C test -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	bin/staticcheck ./...
+	cd test && ../bin/staticcheck ./...
+
+install: build
+	install -D -m 755 bin/durable-args $(DESTDIR)$(BINDIR)/durable-args
+
+clean:
+	rm -rf bin

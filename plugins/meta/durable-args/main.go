@@ -1,0 +1,38 @@
+// Command durable-args is a CNI chained meta-plugin. Inserted first in a
+// conflist, it journals on ADD what the chain's DEL will need, and replays on
+// DEL what the runtime has lost since. The README says how to install it.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+)
+
+// version is set by the Makefile.
+var version = "unknown"
+
+const about = "durable-args %s: a CNI plugin, to be called by a container runtime.\n" +
+	"To use it, add a stanza {\"type\": \"durable-args\"} first in a .conflist; see the README."
+
+// plugin is the verbs, and where their output goes.
+type plugin struct {
+	stdout, stderr io.Writer
+}
+
+func main() {
+	p := plugin{os.Stdout, os.Stderr}
+	skel.PluginMainFuncs(skel.CNIFuncs{
+		Add:   p.add,
+		Del:   p.del,
+		Check: p.check,
+	}, cniversion.All, fmt.Sprintf(about, version))
+}
+
+// say writes a line for the operator; a full stderr is no reason to fail.
+func (p plugin) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.stderr, "durable-args: "+format+"\n", args...)
+}

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// commands are those that scripts have beyond testscript's own.
+var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
+	"expand":  expand,
+	"spoil":   spoil,
+	"clean":   clean,
+	"left":    left,
+	"journal": journal,
+}
+
+// expand FILE... replaces ${VARIABLES} in files by their values.
+func expand(ts *testscript.TestScript, neg bool, args []string) {
+	for _, file := range args {
+		text := os.Expand(ts.ReadFile(file), ts.Getenv)
+		ts.Check(os.WriteFile(ts.MkAbs(file), []byte(text), 0o644))
+	}
+}
+
+// spoil FAULT damages every file in libcni's cache, in one of the ways in
+// which a power cut does.
+func spoil(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: spoil intact|empty|nul|truncated|brace|null|gone")
+	}
+	files, _ := filepath.Glob("/var/lib/cni/results/*")
+	if len(files) == 0 {
+		ts.Fatalf("libcni has cached nothing that could be spoiled")
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		ts.Check(err)
+		switch args[0] {
+		case "intact":
+			continue
+		case "gone":
+			ts.Check(os.Remove(file))
+			continue
+		case "empty":
+			data = nil
+		case "nul":
+			data = bytes.Repeat([]byte{0}, len(data))
+		case "truncated":
+			data = data[:min(200, len(data)/2)]
+		case "brace":
+			data = []byte("{}")
+		case "null":
+			data = []byte("null")
+		default:
+			ts.Fatalf("unknown fault %q", args[0])
+		}
+		ts.Check(os.WriteFile(file, data, 0o600))
+	}
+}
+
+// clean asserts that nothing of any attachment is left on the machine; ! clean
+// asserts that something is.
+func clean(ts *testscript.TestScript, neg bool, args []string) {
+	found := leftovers()
+	switch {
+	case neg && len(found) == 0:
+		ts.Fatalf("nothing is left, though something should be")
+	case !neg && len(found) > 0:
+		ts.Fatalf("left behind:\n%s", strings.Join(found, "\n"))
+	}
+}
+
+// left prints what is left of attachments, a line each.
+func left(ts *testscript.TestScript, neg bool, args []string) {
+	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(leftovers(), "\n"))
+	ts.Check(err)
+}
+
+// journal prints the names of the journal's files, a line each.
+func journal(ts *testscript.TestScript, neg bool, args []string) {
+	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(journalFiles(ts.Getenv("JOURNAL")), "\n"))
+	ts.Check(err)
+}
+
+func journalFiles(dir string) []string {
+	files, _ := filepath.Glob(dir + "/[^.]*/*")
+	return files
+}
+
+// leftovers lists the rules, chains, addresses, links and journal files that
+// belong to an attachment. What plugins share among all of them (an empty
+// CNI-HOSTPORT-DNAT chain, the bridge) is no leftover.
+func leftovers() []string {
+	var found []string
+	for _, line := range output("iptables-save") {
+		switch {
+		case strings.Contains(line, "CNI-DN-"),
+			strings.Contains(line, "-j CNI-") && strings.Contains(line, "-A POSTROUTING") && !strings.Contains(line, "CNI-HOSTPORT"),
+			strings.HasPrefix(line, ":CNI-") && len(strings.Fields(line)[0]) > len(":CNI-")+20 && !strings.Contains(line, "HOSTPORT"),
+			strings.HasPrefix(line, "-A CNI-FORWARD") && !strings.Contains(line, "CNI-ADMIN"):
+			found = append(found, "iptables: "+line)
+		}
+	}
+	for _, line := range output("nft", "list", "ruleset") {
+		if strings.Contains(line, "dnat to") || strings.Contains(line, "dnat ip to") {
+			found = append(found, "nft: "+strings.TrimSpace(line))
+		}
+	}
+	for _, line := range output("ip", "-o", "link", "show", "type", "veth") {
+		if line != "" {
+			found = append(found, "link: "+line)
+		}
+	}
+	addresses, _ := filepath.Glob("/var/lib/cni/networks/*/*.*.*.*")
+	found = append(found, addresses...)
+	return append(found, journalFiles("/var/lib/durable-args")...)
+}
+
+func output(name string, args ...string) []string {
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		return []string{fmt.Sprintf("%s: %v", name, err)}
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}

@@ -1,0 +1,98 @@
+// Package sandbox gives a test a machine of its own: network, mount and PID
+// namespaces in which it is root. The kernel takes it all down with the
+// process, however that ends, so a test cannot leave a bridge, rule, namespace
+// or process behind.
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inside is set in the environment of a test that is in its sandbox.
+const inside = "DURABLE_ARGS_SANDBOX"
+
+// Enter runs the calling test again, alone, in a sandbox. In the test that
+// called first it returns false, once the other has ended, with its outcome; in
+// the sandbox it returns true. There /run, /var/lib and /etc/cni are empty, the
+// first in memory and the others on the disk that holds the temporary directory.
+func Enter(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("this test needs root: it makes network namespaces, bridges and rules of its own; run make test as root")
+	}
+	var pattern []string
+	for part := range strings.SplitSeq(t.Name(), "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), inside+"="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Fatalf("in the sandbox: %v\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP"):
+		t.Skip(string(out))
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Fatalf("the test did not run in the sandbox:\n%s", out)
+	}
+	return false
+}
+
+// Main is TestMain for packages whose tests call Enter.
+func Main(m *testing.M) {
+	if dir := os.Getenv(inside); dir != "" {
+		if err := furnish(dir); err != nil {
+			fmt.Fprintf(os.Stderr, "furnishing the sandbox: %v\n", err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func furnish(dir string) error {
+	var errs []error
+	mount := func(source, target, fstype string, flags uintptr) {
+		if err := unix.Mount(source, target, fstype, flags, ""); err != nil {
+			errs = append(errs, fmt.Errorf("mounting %s: %w", target, err))
+		}
+	}
+	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE)
+	mount("proc", "/proc", "proc", 0)
+	mount("tmpfs", "/run", "tmpfs", 0)
+	lib := filepath.Join(dir, "lib")
+	errs = append(errs, os.Mkdir(lib, 0o755))
+	mount(lib, "/var/lib", "", unix.MS_BIND)
+	errs = append(errs, exec.Command("ip", "link", "set", "lo", "up").Run())
+	return errors.Join(errs...)
+}
+
+// Bin returns the directory where make puts the binaries, bin at the top of
+// the repository.
+func Bin(t testing.TB) string {
+	t.Helper()
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "cni", "cnitool")); err != nil {
+		t.Fatalf("the binaries under test are not built; run: make build tools (%v)", err)
+	}
+	return bin
+}
