@@ -76,11 +76,13 @@ func Load(confDir, network string) (*Conflist, error) {
 // loadSingle reads a configuration from before conflists, which libcni and the
 // runtimes still take for a chain of one plugin.
 func loadSingle(path string) (*libcni.NetworkConfigList, error) {
-	conf, err := libcni.ConfFromFile(path) //nolint:staticcheck // deprecated, but runtimes call it
+	//lint:ignore SA1019 deprecated, but runtimes call it
+	conf, err := libcni.ConfFromFile(path)
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(conf) //nolint:staticcheck // the same
+	//lint:ignore SA1019 the same
+	return libcni.ConfListFromConf(conf)
 }
 
 func fromLibcni(list *libcni.NetworkConfigList) (*Conflist, error) {

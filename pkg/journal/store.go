@@ -120,6 +120,29 @@ func (s *Store) Lock(key Key) (*File, error) {
 	return file, nil
 }
 
+// Keys returns the attachments of a network that have a file, in no order.
+func (s *Store) Keys(network string) ([]Key, error) {
+	dir, err := openDir(int(s.dir.Fd()), network, s.path(network))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var keys []Key
+	for _, name := range names {
+		if key, ok := parseName(network, name); ok {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
 func (s *Store) path(network string) string { return filepath.Join(s.dir.Name(), network) }
 
 // openDir opens the directory name in dirfd, and refuses it unless it is ours
