@@ -13,9 +13,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
-	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 )
@@ -86,15 +86,12 @@ func loadSingle(path string) (*libcni.NetworkConfigList, error) {
 }
 
 func fromLibcni(list *libcni.NetworkConfigList) (*Conflist, error) {
-	c := &Conflist{Bytes: list.Bytes}
+	var configs []json.RawMessage
 	for _, conf := range list.Plugins {
-		p, err := Parse(conf.Bytes)
-		if err != nil {
-			return nil, err
-		}
-		c.Plugins = append(c.Plugins, p)
+		configs = append(configs, conf.Bytes)
 	}
-	return c, nil
+	plugins, err := ParseAll(configs)
+	return &Conflist{Plugins: plugins, Bytes: list.Bytes}, err
 }
 
 // Parse reads one plugin's configuration.
@@ -113,9 +110,26 @@ func Parse(config json.RawMessage) (Plugin, error) {
 	return p, nil
 }
 
-// Without returns plugins without those of the given type.
-func Without(plugins []Plugin, pluginType string) []Plugin {
-	return slices.DeleteFunc(slices.Clone(plugins), func(p Plugin) bool { return p.Type == pluginType })
+// ParseAll reads the configurations of a chain.
+func ParseAll(configs []json.RawMessage) ([]Plugin, error) {
+	var plugins []Plugin
+	for _, config := range configs {
+		p, err := Parse(config)
+		if err != nil {
+			return nil, err
+		}
+		plugins = append(plugins, p)
+	}
+	return plugins, nil
+}
+
+// Configs returns the configurations of plugins.
+func Configs(plugins []Plugin) []json.RawMessage {
+	var configs []json.RawMessage
+	for _, p := range plugins {
+		configs = append(configs, p.Config)
+	}
+	return configs
 }
 
 // Call is what one call of a chain gives to every plugin of it.
@@ -153,7 +167,10 @@ func (c Call) RuntimeConfigFor(p Plugin) map[string]json.RawMessage {
 
 // Request returns p's standard input for c, as libcni's buildOneConfig and
 // injectRuntimeConfig make it.
-func (c Call) Request(p Plugin) ([]byte, error) {
+func (c Call) Request(p Plugin) ([]byte, error) { return c.request(p, nil) }
+
+// request is Request with more keys.
+func (c Call) request(p Plugin, more map[string]json.RawMessage) ([]byte, error) {
 	conf := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(p.Config, &conf); err != nil {
 		return nil, fmt.Errorf("reading the configuration of plugin %s: %w", p.Type, err)
@@ -172,6 +189,7 @@ func (c Call) Request(p Plugin) ([]byte, error) {
 		}
 		conf[key] = raw
 	}
+	maps.Copy(conf, more)
 	return marshal(conf)
 }
 
@@ -185,6 +203,3 @@ func marshal(v any) ([]byte, error) {
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
-
-// searchPath splits CNI_PATH as libcni's callers do.
-func searchPath(path string) []string { return strings.Split(path, ":") }

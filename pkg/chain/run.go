@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,37 +23,91 @@ import (
 // ErrMissing means that a plugin's binary is nowhere in CNI_PATH.
 var ErrMissing = errors.New("no such plugin in CNI_PATH")
 
-// Runner calls plugins. Its zero value is not usable: Stderr must be set.
+// Runner calls plugins. Their errors are theirs, *types.Error, or wrap
+// [ErrMissing] if there is no such plugin.
 type Runner struct {
 	// Stderr gets what plugins write to theirs.
 	Stderr io.Writer
 }
 
-// Del calls p with DEL for c. The error wraps [ErrMissing] if there is no such
-// plugin, and otherwise is the plugin's own *types.Error.
+// Add runs ADD down plugins as libcni's AddNetworkList does: each gets the
+// result of the one before it, the first c.PrevResult. It stops at the first
+// error. It returns the final result as libcni would keep it, and what the
+// last plugin printed, byte for byte.
+func (r Runner) Add(ctx context.Context, plugins []Plugin, c Call) (result json.RawMessage, printed []byte, err error) {
+	for _, p := range plugins {
+		path, request, err := r.prepare(p, c.Request, c.Path)
+		if err != nil {
+			return nil, nil, err
+		}
+		exec := r.exec()
+		typed, err := invoke.ExecPluginWithResult(ctx, path, request, c.environment("ADD"), exec)
+		if err != nil {
+			return nil, nil, err
+		}
+		if c.PrevResult, err = json.Marshal(typed); err != nil {
+			return nil, nil, fmt.Errorf("reading the result of plugin %s: %w", p.Type, err)
+		}
+		printed = exec.printed
+	}
+	return c.PrevResult, printed, nil
+}
+
+// Del calls p with DEL for c.
 func (r Runner) Del(ctx context.Context, p Plugin, c Call) error {
-	return r.withoutResult(ctx, "DEL", p, c)
+	return r.withoutResult(ctx, "DEL", p, c.Request, c)
 }
 
-func (r Runner) withoutResult(ctx context.Context, command string, p Plugin, c Call) error {
-	path, err := r.find(p, c)
+// Check calls plugins with CHECK for c, in order, until one fails.
+func (r Runner) Check(ctx context.Context, plugins []Plugin, c Call) error {
+	for _, p := range plugins {
+		if err := r.withoutResult(ctx, "CHECK", p, c.Request, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Status calls plugins with STATUS, in order, until one fails: libcni's
+// GetStatusNetworkList returns one clean error.
+func (r Runner) Status(ctx context.Context, plugins []Plugin, c Call) error {
+	for _, p := range plugins {
+		if err := r.withoutResult(ctx, "STATUS", p, c.Request, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GC calls every one of plugins with GC and returns their errors joined, as
+// libcni's GCNetworkList does. lists are the keys of the request that name the
+// valid attachments, as they came.
+func (r Runner) GC(ctx context.Context, plugins []Plugin, c Call, lists map[string]json.RawMessage) error {
+	var errs []error
+	for _, p := range plugins {
+		request := func(p Plugin) ([]byte, error) { return c.request(p, lists) }
+		if err := r.withoutResult(ctx, "GC", p, request, c); err != nil {
+			errs = append(errs, fmt.Errorf("GC of plugin %s: %w", p.Type, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r Runner) withoutResult(ctx context.Context, command string, p Plugin, request func(Plugin) ([]byte, error), c Call) error {
+	path, stdin, err := r.prepare(p, request, c.Path)
 	if err != nil {
 		return err
 	}
-	request, err := c.Request(p)
-	if err != nil {
-		return err
-	}
-	return invoke.ExecPluginWithoutResult(ctx, path, request, c.environment(command), r.exec())
+	return invoke.ExecPluginWithoutResult(ctx, path, stdin, c.environment(command), r.exec())
 }
 
-// find looks for p's binary.
-func (r Runner) find(p Plugin, c Call) (string, error) {
-	path, err := invoke.FindInPath(p.Type, searchPath(c.Path))
-	if err != nil {
-		return "", fmt.Errorf("%w: %q in %s", ErrMissing, p.Type, c.Path)
+// prepare finds p's binary and derives its request.
+func (r Runner) prepare(p Plugin, request func(Plugin) ([]byte, error), cniPath string) (path string, stdin []byte, err error) {
+	if path, err = invoke.FindInPath(p.Type, strings.Split(cniPath, string(os.PathListSeparator))); err != nil {
+		return "", nil, fmt.Errorf("%w: %q in %s", ErrMissing, p.Type, cniPath)
 	}
-	return path, nil
+	stdin, err = request(p)
+	return path, stdin, err
 }
 
 func (c Call) environment(command string) *invoke.Args {
@@ -65,7 +121,7 @@ func (c Call) environment(command string) *invoke.Args {
 	}
 }
 
-func (r Runner) exec() invoke.Exec {
+func (r Runner) exec() *boundExec {
 	return &boundExec{RawExec: invoke.RawExec{Stderr: r.Stderr}}
 }
 
@@ -76,6 +132,8 @@ func (r Runner) exec() invoke.Exec {
 type boundExec struct {
 	invoke.RawExec
 	version.PluginDecoder
+
+	printed []byte // the standard output of the last call
 }
 
 func (e *boundExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
@@ -94,7 +152,8 @@ func (e *boundExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []b
 		err := cmd.Run()
 		switch {
 		case err == nil:
-			return stdout.Bytes(), nil
+			e.printed = stdout.Bytes()
+			return e.printed, nil
 		case errors.Is(err, syscall.ETXTBSY) && try <= 5:
 			// It is being installed just now.
 			time.Sleep(time.Second)

@@ -68,36 +68,25 @@ func (f *File) SetAside() (string, error) {
 // Close gives the attachment free.
 func (f *File) Close() error { return errors.Join(f.f.Close(), f.dir.Close()) }
 
-func (f *File) read() error {
-	data, err := io.ReadAll(io.NewSectionReader(f.f, 0, 1<<62))
-	if err != nil {
-		return err
-	}
-	f.record = decode(f.key, data)
-	return nil
+func (f *File) read() (err error) {
+	f.record, err = readRecord(f.key, f.f)
+	return err
+}
+
+func readRecord(key Key, f *os.File) (Record, error) {
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<62))
+	return decode(key, data), err
 }
 
 // lock opens the file name in dir, waits for its lock, and makes sure that the
 // name still means the file that was locked.
 func lock(dir *os.File, name string, flags int, deadline time.Time) (*os.File, error) {
-	path := filepath.Join(dir.Name(), name)
 	for {
-		fd, err := openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, fileMode)
-		if err == unix.ELOOP {
-			return nil, fmt.Errorf("%w: %s is a symbolic link: look where it leads, then remove it", ErrUntrusted, path)
-		}
+		f, st, err := openFile(dir, name, flags)
 		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+			return nil, err
 		}
-		f := os.NewFile(uintptr(fd), path)
-		st, err := trusted(f, "0600")
-		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-			err = fmt.Errorf("%w: %s is no regular file: remove it", ErrUntrusted, path)
-		}
-		if err == nil {
-			err = flock(f, deadline)
-		}
-		if err != nil {
+		if err := flock(f, deadline); err != nil {
 			f.Close()
 			return nil, err
 		}
@@ -108,9 +97,31 @@ func lock(dir *os.File, name string, flags int, deadline time.Time) (*os.File, e
 		}
 		f.Close()
 		if err != nil && err != unix.ENOENT {
-			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+			return nil, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
 		}
 	}
+}
+
+// openFile opens the file name in dir, and refuses it unless it is ours alone.
+func openFile(dir *os.File, name string, flags int) (*os.File, unix.Stat_t, error) {
+	path := filepath.Join(dir.Name(), name)
+	fd, err := openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, fileMode)
+	if err == unix.ELOOP {
+		return nil, unix.Stat_t{}, fmt.Errorf("%w: %s is a symbolic link: look where it leads, then remove it", ErrUntrusted, path)
+	}
+	if err != nil {
+		return nil, unix.Stat_t{}, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	st, err := trusted(f, "0600")
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = fmt.Errorf("%w: %s is no regular file: remove it", ErrUntrusted, path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, st, err
+	}
+	return f, st, nil
 }
 
 // flock takes an exclusive lock. A dead process holds none: the kernel gives

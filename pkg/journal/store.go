@@ -120,6 +120,38 @@ func (s *Store) Lock(key Key) (*File, error) {
 	return file, nil
 }
 
+// Read returns what is journaled for the attachment at this moment, without
+// waiting for a process that holds it. The errors are those of Lock.
+func (s *Store) Read(key Key) (Record, error) {
+	if err := key.Validate(); err != nil {
+		return Record{}, err
+	}
+	dir, err := openDir(int(s.dir.Fd()), key.Network, s.path(key.Network))
+	if err != nil {
+		return Record{}, err
+	}
+	defer dir.Close()
+	f, _, err := openFile(dir, key.name(), unix.O_RDONLY)
+	if err != nil {
+		return Record{}, err
+	}
+	defer f.Close()
+	return readRecord(key, f)
+}
+
+// Check reports, without writing anything, whether the store could take an
+// attachment of the network: its directory is absent, or ours alone.
+func (s *Store) Check(network string) error {
+	dir, err := openDir(int(s.dir.Fd()), network, s.path(network))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
 // Keys returns the attachments of a network that have a file, in no order.
 func (s *Store) Keys(network string) ([]Key, error) {
 	dir, err := openDir(int(s.dir.Fd()), network, s.path(network))

@@ -77,11 +77,18 @@ func (id ID) Alive() (bool, error) {
 	return now == id, nil
 }
 
-// Usable reports whether a plugin may be sent to id's path: the namespace is
+// Find returns the first of paths that names the very namespace that id was
+// taken of, empty if none does. A plugin may be sent there: the namespace is
 // alive and is neither this process's own nor that of the host's init.
-func (id ID) Usable() bool {
-	alive, err := id.Alive()
-	return err == nil && alive && !Own(id.Path) && !same(id.Path, "/proc/1/ns/net")
+func (id ID) Find(paths ...string) string {
+	for _, path := range paths {
+		id.Path = path
+		alive, err := id.Alive()
+		if err == nil && alive && !Own(path) && !same(path, "/proc/1/ns/net") {
+			return path
+		}
+	}
+	return ""
 }
 
 // Own reports whether path names this process's own network namespace.

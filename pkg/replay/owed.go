@@ -18,14 +18,17 @@ type Delivery struct {
 	// Plugins are those that it reaches: the conflist of today, nil if that
 	// is not known.
 	Plugins []chain.Plugin
+	// Extended says that plugins outside the protected chain come after it, so
+	// that the runtime's result may hold more than the journaled one.
+	Extended bool
 }
 
 // step is one DEL of one plugin.
 type step struct {
 	plugin chain.Plugin
 	call   chain.Call
-	// netns is the identity of the namespace that call goes to, if that is
-	// still there when the step runs.
+	// netns is the identity of the namespace that the call goes to, if that
+	// is still there when the step runs.
 	netns journal.NetNS
 	// result is the result that the journal holds, nil if it holds none.
 	// Where it holds none, call.PrevResult is the runtime's.
@@ -35,23 +38,36 @@ type step struct {
 // owed returns the DELs that rec owes beyond what was delivered, in the order
 // in which they have to run: the newest ADD first, its plugins in reverse.
 func owed(rec journal.Record, d Delivery) ([]step, error) {
-	var done []step // what no plugin needs to be told again
-	for _, p := range d.Plugins {
-		done = append(done, step{plugin: p, call: d.Call})
+	var steps []step
+	all, err := plan(rec, d.Call)
+	if err != nil {
+		return nil, err
 	}
+	for _, s := range all {
+		if !slices.ContainsFunc(d.Plugins, func(p chain.Plugin) bool { return s.coveredBy(p, d.Call, d.Extended) }) {
+			steps = append(steps, s)
+		}
+	}
+	return steps, nil
+}
+
+// plan returns every DEL that rec holds, in the order of owed. today is what
+// the runtime gives now: what the journal lacks is taken from there.
+func plan(rec journal.Record, today chain.Call) ([]step, error) {
 	var steps []step
 	for i, add := range distinct(rec.Adds) {
-		planned, err := plan(rec.Key, add, d.Call.Path)
+		planned, err := planAdd(rec.Key, add, today.Path)
 		if err != nil {
 			return nil, err
 		}
 		for _, s := range planned {
 			// What the runtime knows belongs to the newest ADD.
 			if i == 0 && s.result == nil && hasPrevResult(s.call.CNIVersion) {
-				s.call.PrevResult = d.Call.PrevResult
+				s.call.PrevResult = today.PrevResult
 			}
-			if !slices.ContainsFunc(done, s.coveredBy) {
-				done = append(done, s)
+			// An ADD that differs in one plugin's share is no reason to
+			// call the others twice.
+			if !slices.ContainsFunc(steps, func(t step) bool { return s.coveredBy(t.plugin, t.call, false) }) {
 				steps = append(steps, s)
 			}
 		}
@@ -85,9 +101,23 @@ func sameAdd(a, b journal.Add) bool {
 		slices.EqualFunc(a.Chain, b.Chain, sameJSON)
 }
 
-// plan returns every DEL of one ADD. A binary that is no longer where it was
-// on ADD is looked for in todaysPath, too.
-func plan(key journal.Key, add journal.Add, todaysPath string) ([]step, error) {
+// planAdd returns every DEL of one ADD.
+func planAdd(key journal.Key, add journal.Add, todaysPath string) ([]step, error) {
+	plugins, call, err := Journaled(key, add, todaysPath)
+	if err != nil {
+		return nil, err
+	}
+	var steps []step
+	for _, p := range slices.Backward(plugins) {
+		steps = append(steps, step{plugin: p, call: call, netns: add.NetNS, result: call.PrevResult})
+	}
+	return steps, nil
+}
+
+// Journaled returns the chain that add was made on, in ADD order, and what it
+// gave to it, with the final result but without the network namespace. A binary
+// that is no longer where it was on ADD is looked for in todaysPath, too.
+func Journaled(key journal.Key, add journal.Add, todaysPath string) ([]chain.Plugin, chain.Call, error) {
 	call := chain.Call{
 		Network:     key.Network,
 		CNIVersion:  add.CNIVersion,
@@ -101,31 +131,28 @@ func plan(key journal.Key, add journal.Add, todaysPath string) ([]step, error) {
 	}
 	if len(add.RuntimeConfig) > 0 {
 		if err := json.Unmarshal(add.RuntimeConfig, &call.RuntimeConfig); err != nil {
-			return nil, fmt.Errorf("reading the journaled capability args of %s: %w", key, err)
+			return nil, call, fmt.Errorf("reading the journaled capability args of %s: %w", key, err)
 		}
 	}
 	if hasPrevResult(add.CNIVersion) {
 		call.PrevResult = add.Result
 	}
-	var steps []step
-	for _, config := range slices.Backward(add.Chain) {
-		p, err := chain.Parse(config)
-		if err != nil {
-			return nil, fmt.Errorf("reading the journaled chain of %s: %w", key, err)
-		}
-		steps = append(steps, step{plugin: p, call: call, netns: add.NetNS, result: call.PrevResult})
+	plugins, err := chain.ParseAll(add.Chain)
+	if err != nil {
+		return nil, call, fmt.Errorf("reading the journaled chain of %s: %w", key, err)
 	}
-	return steps, nil
+	return plugins, call, nil
 }
 
-// coveredBy reports whether done has already told the plugin all that s would.
+// coveredBy reports whether a DEL of p for c tells the plugin all that s would.
 // A result that the journal does not hold is not compared, so that an absent
-// prevResult alone is never taken for a loss.
-func (s step) coveredBy(done step) bool {
-	return sameJSON(s.plugin.Config, done.plugin.Config) &&
-		SameArgs(s.call.Args, done.call.Args) &&
-		maps.EqualFunc(s.call.RuntimeConfigFor(s.plugin), done.call.RuntimeConfigFor(done.plugin), sameJSON) &&
-		(s.result == nil || sameJSON(s.result, done.call.PrevResult))
+// prevResult alone is never taken for a loss. If c's result is extended, it
+// need only hold the journaled addresses.
+func (s step) coveredBy(p chain.Plugin, c chain.Call, extended bool) bool {
+	return sameJSON(s.plugin.Config, p.Config) &&
+		SameArgs(s.call.Args, c.Args) &&
+		maps.EqualFunc(s.call.RuntimeConfigFor(s.plugin), c.RuntimeConfigFor(p), sameJSON) &&
+		(s.result == nil || sameJSON(s.result, c.PrevResult) || extended && containsAll(addresses(c.PrevResult), addresses(s.result)))
 }
 
 // hasPrevResult reports whether DEL carries a prevResult at all: libcni's

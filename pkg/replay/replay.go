@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/durable-args/durable-args/pkg/chain"
@@ -24,8 +26,9 @@ import (
 	"github.com/durable-args/durable-args/pkg/netnsid"
 )
 
-// Replayer replays attachments.
+// Replayer replays the attachments of a store.
 type Replayer struct {
+	Store  *journal.Store
 	Runner chain.Runner
 	// Attempts is how many failed replays are returned as errors before the
 	// attachment becomes a debt.
@@ -58,22 +61,107 @@ func Words(s string) string {
 	).Replace(s)
 }
 
+// BeforePass replays what a DEL that is about to pass down the chain will not
+// deliver, before anything else runs: no plugin then sees a stale address after
+// it has been released. It stops at the first error (SPEC, "Deletion"). It
+// leaves the file, in which it notes that nothing is owed any more. The error is
+// a *[FailedError] if the runtime should send DEL again.
+func (r Replayer) BeforePass(ctx context.Context, f *journal.File, d Delivery) error {
+	rec := f.Record()
+	steps, err := owed(rec, d)
+	if err != nil {
+		return r.retry(f, failure{"", err})
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	if failed := r.runAll(ctx, r.defuse(rec, steps), d.Call); failed != nil {
+		return r.retry(f, *failed)
+	}
+	if rec.Unknown > 0 {
+		return nil // the note would settle what we cannot read
+	}
+	if err := f.Append(journal.Replayed{}); err != nil {
+		r.say("the replay of %s is done, but cannot be noted: %v", rec.Key, err)
+	}
+	return nil
+}
+
 // AfterPass replays what a DEL that has already passed down the whole chain did
 // not deliver, and removes the file once nothing is owed. Since the pass has
 // succeeded, it goes on after a plugin that fails. The error is a
 // *[FailedError] if the runtime should send DEL again.
 func (r Replayer) AfterPass(ctx context.Context, f *journal.File, d Delivery) error {
-	steps, err := owed(f.Record(), d)
+	rec := f.Record()
+	steps, err := owed(rec, d)
 	if err != nil {
-		return r.settle(f, []failure{{"", err}})
+		return r.retry(f, failure{"", err})
+	}
+	if newest := rec.Newest(); len(steps) > 0 && newest.Result != nil && len(rec.Attempts) > 0 {
+		// BeforePass has just failed to replay this. By now the chain may have
+		// released the address, and somebody else may have it.
+		r.say("%s stays in the journal as a debt, to be replayed later", rec.Key)
+		return nil
 	}
 	var failures []failure
-	for _, s := range steps {
-		if err := r.run(ctx, s); err != nil {
+	for _, s := range r.defuse(rec, steps) {
+		if err := r.run(ctx, s, d.Call); err != nil {
 			failures = append(failures, failure{s.plugin.Type, err})
 		}
 	}
-	return r.settle(f, failures)
+	if len(failures) > 0 {
+		return r.retry(f, failures...)
+	}
+	r.Remove(f)
+	return nil
+}
+
+// InsteadOfPass runs DEL down the chain with what the journal holds, and removes
+// the file. What the journal lacks comes from today, the runtime's own call. It stops at the first error, which it returns untouched: the plugin
+// was called as the runtime would have called it.
+func (r Replayer) InsteadOfPass(ctx context.Context, f *journal.File, today chain.Call) error {
+	rec := f.Record()
+	steps, err := plan(rec, today)
+	if err != nil {
+		return err
+	}
+	if failed := r.runAll(ctx, r.defuse(rec, steps), today); failed != nil {
+		if _, err := r.note(f, *failed); err != nil {
+			r.say("the failed DEL cannot be journaled: %v", err)
+		}
+		return failed.err
+	}
+	r.Remove(f)
+	return nil
+}
+
+// defuse takes the result out of steps if an address in it belongs to somebody
+// else by now. A DEL that comes late, after a reboot say, would else remove the
+// firewall rules of the container that has inherited the address. While the
+// network namespace is alive nobody can have, and nothing is looked up.
+func (r Replayer) defuse(rec journal.Record, steps []step) []step {
+	if !slices.ContainsFunc(steps, func(s step) bool { return s.result != nil }) {
+		return steps
+	}
+	if live, err := alive(rec); err == nil && live {
+		return steps
+	}
+	keys, err := r.Store.Keys(rec.Key.Network)
+	if err == nil {
+		var owners map[netip.Addr][]owner
+		if owners, err = r.owners(keys); err == nil {
+			err = conflict(rec, owners)
+		}
+	}
+	if err == nil {
+		return steps
+	}
+	r.say("plugins are not told the result of %s: %v", rec.Key, err)
+	steps = slices.Clone(steps)
+	for i := range steps {
+		steps[i].call.PrevResult = nil
+	}
+	return steps
 }
 
 // failure is a step that failed.
@@ -82,52 +170,68 @@ type failure struct {
 	err    error
 }
 
-func (r Replayer) run(ctx context.Context, s step) error {
-	if netnsid.ID(s.netns).Usable() {
-		s.call.NetNS = s.netns.Path
-	}
+func (r Replayer) run(ctx context.Context, s step, today chain.Call) error {
+	id := netnsid.ID(s.netns)
+	s.call.NetNS = id.Find(id.Path, today.NetNS)
 	return r.Runner.Del(ctx, s.plugin, s.call)
 }
 
-// settle writes down how a replay ended.
-func (r Replayer) settle(f *journal.File, failures []failure) error {
-	rec := f.Record()
-	if len(failures) == 0 {
-		if rec.Unknown > 0 {
-			r.say("%s stays: %d of its entries are of a version that this one does not know", f.Path(), rec.Unknown)
-			return nil
+func (r Replayer) runAll(ctx context.Context, steps []step, today chain.Call) *failure {
+	for _, s := range steps {
+		if err := r.run(ctx, s, today); err != nil {
+			return &failure{s.plugin.Type, err}
 		}
-		if err := f.Remove(); err != nil {
-			r.say("nothing is owed any more, but the journal file stays: %v", err)
-		}
-		return nil
 	}
+	return nil
+}
 
-	attempt := journal.Attempt{Plugin: failures[0].plugin}
+// Remove removes a file that owes nothing any more. It never fails: DEL has
+// done its work.
+func (r Replayer) Remove(f *journal.File) {
+	if unknown := f.Record().Unknown; unknown > 0 {
+		r.say("%s stays: %d of its entries are of a version that this one does not know", f.Path(), unknown)
+		return
+	}
+	if err := f.Remove(); err != nil {
+		r.say("nothing is owed any more, but the journal file stays: %v", err)
+	}
+}
+
+// retry writes down a failed replay, and returns an error if the runtime
+// should try again.
+func (r Replayer) retry(f *journal.File, failures ...failure) error {
+	key := f.Record().Key
 	missing := true
-	for i, failed := range failures {
-		r.say("replaying DEL of plugin %q for %s failed: %v", failed.plugin, rec.Key, failed.err)
-		if i > 0 {
-			attempt.Error += "; " + failed.plugin + ": "
-		}
-		attempt.Error += failed.err.Error()
+	for _, failed := range failures {
+		r.say("replaying DEL of plugin %q for %s failed: %v", failed.plugin, key, failed.err)
 		missing = missing && errors.Is(failed.err, chain.ErrMissing)
 	}
-	try := len(rec.Attempts) + 1
-	// A debt may be tried for months: it is written down again only when
-	// there is something new to say.
-	if last := len(rec.Attempts) - 1; try <= r.Attempts || last < 0 || rec.Attempts[last].Error != attempt.Error {
-		if err := f.Append(attempt); err != nil {
-			// Tries that cannot be counted would hold the pod for ever.
-			r.say("the failed try cannot be journaled: %v", err)
-			try = r.Attempts + 1
-		}
+	try, err := r.note(f, failures...)
+	if err != nil {
+		// Tries that cannot be counted would hold the pod for ever.
+		r.say("the failed try cannot be journaled: %v", err)
 	}
-	if missing || try > r.Attempts {
-		r.say("%s stays in the journal as a debt, to be replayed later", rec.Key)
+	if missing || err != nil || try > r.Attempts {
+		r.say("%s stays in the journal as a debt, to be replayed later", key)
 		return nil
 	}
-	return &FailedError{Plugin: attempt.Plugin, Try: try, Of: r.Attempts, File: f.Path()}
+	return &FailedError{Plugin: failures[0].plugin, Try: try, Of: r.Attempts, File: f.Path()}
+}
+
+// note appends an attempt, and returns how many there have been since ADD. A
+// debt may be tried for months: beyond Attempts, the same failure is not
+// written down again.
+func (r Replayer) note(f *journal.File, failures ...failure) (try int, err error) {
+	attempt := journal.Attempt{Plugin: failures[0].plugin, Error: failures[0].err.Error()}
+	for _, failed := range failures[1:] {
+		attempt.Error += "; " + failed.plugin + ": " + failed.err.Error()
+	}
+	before := f.Record().Attempts
+	try = len(before) + 1
+	if try > 1 && try > r.Attempts && before[len(before)-1].Error == attempt.Error {
+		return try, nil
+	}
+	return try, f.Append(attempt)
 }
 
 // say writes a line for the operator; a full stderr is no reason to fail.

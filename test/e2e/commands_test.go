@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/sha512"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -13,11 +16,13 @@ import (
 
 // commands are those that scripts have beyond testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
-	"expand":  expand,
-	"spoil":   spoil,
-	"clean":   clean,
-	"left":    left,
-	"journal": journal,
+	"expand":   expand,
+	"spoil":    spoil,
+	"clean":    clean,
+	"left":     left,
+	"journal":  journal,
+	"cmpcalls": cmpcalls,
+	"add-dead": addDead,
 }
 
 // expand FILE... replaces ${VARIABLES} in files by their values.
@@ -28,13 +33,17 @@ func expand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// spoil FAULT damages every file in libcni's cache, in one of the ways in
-// which a power cut does.
+// spoil FAULT [NETNS] damages every file in libcni's cache, or that of the
+// container in NETNS, in one of the ways in which a power cut does.
 func spoil(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) != 1 {
-		ts.Fatalf("usage: spoil intact|empty|nul|truncated|brace|null|gone")
+	if len(args) != 1 && len(args) != 2 {
+		ts.Fatalf("usage: spoil intact|empty|nul|truncated|brace|null|gone [netns]")
 	}
-	files, _ := filepath.Glob("/var/lib/cni/results/*")
+	pattern := "*"
+	if len(args) == 2 {
+		pattern = "*" + containerID(args[1]) + "*"
+	}
+	files, _ := filepath.Glob("/var/lib/cni/results/" + pattern)
 	if len(files) == 0 {
 		ts.Fatalf("libcni has cached nothing that could be spoiled")
 	}
@@ -61,6 +70,36 @@ func spoil(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("unknown fault %q", args[0])
 		}
 		ts.Check(os.WriteFile(file, data, 0o600))
+	}
+}
+
+// containerID is the one that cnitool makes of a network namespace's path.
+func containerID(netns string) string {
+	return fmt.Sprintf("cnitool-%x", sha512.Sum512([]byte(netns)))[:len("cnitool-")+20]
+}
+
+// add-dead N adds N containers to the network web, and then takes their network
+// namespaces away without a DEL, as a reboot does.
+func addDead(ts *testscript.TestScript, neg bool, args []string) {
+	n, err := strconv.Atoi(strings.Join(args, ""))
+	ts.Check(err)
+	for i := range n {
+		netns := fmt.Sprintf("dead%d", i)
+		ts.Check(ts.Exec("ip", "netns", "add", netns))
+		ts.Check(ts.Exec("cnitool", "add", "web", "/run/netns/"+netns))
+		ts.Check(ts.Exec("ip", "netns", "del", netns))
+	}
+}
+
+// cmpcalls FILE asserts that the recorder was called as FILE says, line by
+// line, each without the container's ID and interface.
+func cmpcalls(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: cmpcalls file")
+	}
+	calls := regexp.MustCompile(` container=\S* ifname=\S*`).ReplaceAllString(ts.ReadFile(ts.Getenv("RECORDER")), "")
+	if want := ts.ReadFile(args[0]); calls != want {
+		ts.Fatalf("the recorder was called otherwise:\n%s\nwant:\n%s", calls, want)
 	}
 }
 

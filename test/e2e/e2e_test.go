@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,14 @@ func run(t *testing.T, script string, c combination) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Cmds:                commands,
+		Condition: func(cond string) (bool, error) {
+			// [env:LAYOUT=wrapped]
+			kv, ok := strings.CutPrefix(cond, "env:")
+			if !ok {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return slices.Contains(c.env, kv), nil
+		},
 		Setup: func(env *testscript.Env) error {
 			for _, kv := range c.env {
 				name, value, _ := strings.Cut(kv, "=")

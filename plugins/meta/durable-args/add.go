@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,41 +11,91 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/netnsid"
 )
 
-// add journals what the runtime gave, before any other plugin has run.
+// add journals what the runtime gave, before any other plugin has run; in the
+// last position, what the chain has made of it.
 func (p plugin) add(args *skel.CmdArgs) error {
 	s, err := parseStanza(args.StdinData)
 	if err != nil {
 		return err
 	}
+	if s.layout() == last {
+		return p.addLast(s, args)
+	}
 	if err := s.key(args).Validate(); err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
 	}
-	entry, err := s.entry(args, true)
+	n, err := s.network()
+	if err != nil {
+		return err
+	}
+	if err := n.covered(); err != nil {
+		return err
+	}
+	entry, err := s.entry(n, args)
 	if err != nil {
 		return err
 	}
 	if err := s.append(args, entry); err != nil {
 		return err
 	}
+	if s.layout() == wrapped {
+		return p.addWrapped(s, n.protected, args)
+	}
 	return p.passOn(s)
 }
 
-// entry is what the journal has to hold for args. Its errors are *types.Error.
-// With strict, everything must be as it should.
-func (s *stanza) entry(args *skel.CmdArgs, strict bool) (journal.Add, error) {
-	list, plugins, err := s.conflist()
+// addLast journals the result.
+func (p plugin) addLast(s *stanza, args *skel.CmdArgs) error {
+	store, f, err := s.lock(args)
 	if err != nil {
-		return journal.Add{}, err
+		return err
 	}
-	if strict {
-		if err := s.covers(plugins); err != nil {
-			return journal.Add{}, err
+	if f == nil {
+		return invalidStanza(`nothing was journaled before the chain ran; add a stanza without a position, first in the conflist of network %q, with the same dataDir`, s.Name)
+	}
+	defer store.Close()
+	defer f.Close()
+	if s.PrevResult != nil {
+		if err := f.Append(journal.Result(s.PrevResult)); err != nil {
+			return s.storeError(err)
 		}
 	}
+	return p.passOn(s)
+}
+
+// addWrapped runs the chain, journals its result and prints what the last
+// plugin printed.
+func (p plugin) addWrapped(s *stanza, plugins []chain.Plugin, args *skel.CmdArgs) error {
+	call, err := s.call(args)
+	if err != nil {
+		return err
+	}
+	result, printed, err := p.runner().Add(context.Background(), plugins, call)
+	if err != nil {
+		return chainError(err)
+	}
+	if err := s.append(args, journal.Result(result)); err != nil {
+		return err
+	}
+	return p.print(printed)
+}
+
+// chainError is an error of the chain as the runtime should see it: a plugin's
+// own is left untouched.
+func chainError(err error) error {
+	if errors.Is(err, chain.ErrMissing) {
+		return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "install it, or take it out of the conflist")
+	}
+	return err
+}
+
+// entry is what the journal has to hold for args. Its errors are *types.Error.
+func (s *stanza) entry(n *network, args *skel.CmdArgs) (journal.Add, error) {
 	// skel checks this too, but only after we are done.
 	if args.NetnsOverride == "" && netnsid.Own(args.Netns) {
 		return journal.Add{}, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the plugin's own network namespace; give the container's", args.Netns)
@@ -54,14 +105,14 @@ func (s *stanza) entry(args *skel.CmdArgs, strict bool) (journal.Add, error) {
 		return journal.Add{}, types.NewError(types.ErrInvalidNetNS, err.Error(), "CNI_NETNS must name the container's network namespace")
 	}
 	return journal.Add{
-		Layout:        "first",
+		Layout:        s.layout(),
 		Args:          []byte(args.Args),
 		RuntimeConfig: s.RuntimeConfig,
 		CNIVersion:    s.CNIVersion,
 		Path:          args.Path,
 		NetNS:         journal.NetNS(netns),
-		Conflist:      list.Bytes,
-		Chain:         configs(plugins),
+		Conflist:      n.conflist,
+		Chain:         chain.Configs(n.protected),
 	}, nil
 }
 
@@ -72,14 +123,18 @@ func (s *stanza) append(args *skel.CmdArgs, entry journal.Entry) error {
 		defer store.Close()
 		err = store.Append(s.key(args), entry)
 	}
+	return s.storeError(err)
+}
+
+// storeError is an error of the store on the way to the runtime.
+func (s *stanza) storeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, journal.ErrLocked):
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
 	default:
-		return types.NewError(types.ErrIOFailure,
-			fmt.Sprintf("cannot journal in dataDir %s, so nothing has been set up: %v", s.DataDir, err), remedy(err))
+		return types.NewError(types.ErrIOFailure, fmt.Sprintf("cannot journal in dataDir %s: %v", s.DataDir, err), remedy(err))
 	}
 }
 
@@ -103,13 +158,17 @@ func remedy(err error) string {
 
 // passOn prints the result of whatever stands before us, byte for byte.
 func (p plugin) passOn(s *stanza) error {
-	result := []byte(s.PrevResult)
-	if result == nil {
-		var err error
-		if result, err = json.Marshal(map[string]string{"cniVersion": s.CNIVersion}); err != nil {
-			return err
-		}
+	if s.PrevResult != nil {
+		return p.print(s.PrevResult)
 	}
+	empty, err := json.Marshal(map[string]string{"cniVersion": s.CNIVersion})
+	if err != nil {
+		return err
+	}
+	return p.print(empty)
+}
+
+func (p plugin) print(result []byte) error {
 	if _, err := p.stdout.Write(result); err != nil {
 		return types.NewError(types.ErrIOFailure, fmt.Sprintf("printing the result: %v", err), "")
 	}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/durable-args/durable-args/pkg/journal"
@@ -8,49 +11,104 @@ import (
 )
 
 // check writes again what the journal should hold of the attachment, since
-// CHECK carries all that ADD had. It never fails on account of the journal:
-// CRI-O calls it after every ADD and at start-up, also for pods older than the
-// installation, and undoes the pod on an error.
+// CHECK carries all that ADD had, and the result. It never fails on account of
+// the journal: CRI-O calls it after every ADD and at start-up, also for pods
+// older than the installation, and undoes the pod on an error.
 func (p plugin) check(args *skel.CmdArgs) error {
 	s, err := parseStanza(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if err := p.adopt(s, args); err != nil {
+	known, err := p.adopt(s, args)
+	if err != nil {
 		p.say("CHECK cannot adopt the attachment: %v", err)
+	}
+	if s.layout() == wrapped {
+		return p.checkWrapped(s, known, args)
 	}
 	return nil
 }
 
-func (p plugin) adopt(s *stanza, args *skel.CmdArgs) error {
+// checkWrapped runs the chain's CHECK with what the journal holds or, if it
+// holds nothing, with what the runtime gave.
+func (p plugin) checkWrapped(s *stanza, known *journal.Add, args *skel.CmdArgs) error {
+	call, err := s.call(args)
+	if err != nil {
+		return err
+	}
+	n, err := s.wrapped()
+	if err != nil {
+		return err
+	}
+	plugins := n.protected
+	if known != nil {
+		prevResult := call.PrevResult
+		if plugins, call, err = replay.Journaled(s.key(args), *known, args.Path); err != nil {
+			return err
+		}
+		call.NetNS = args.Netns
+		if call.PrevResult == nil {
+			call.PrevResult = prevResult
+		}
+	}
+	return chainError(p.runner().Check(context.Background(), plugins, call))
+}
+
+// adopt returns what the journal holds of the newest ADD once what was missing
+// or damaged has been written again, nil if it holds nothing.
+func (p plugin) adopt(s *stanza, args *skel.CmdArgs) (*journal.Add, error) {
 	known, damaged, err := s.journaled(args)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if known != nil {
-		same := replay.SameArgs(string(known.Args), args.Args)
-		if !same {
+	if s.layout() != last {
+		differs := known != nil && !replay.SameArgs(string(known.Args), args.Args)
+		if differs {
 			p.say("CNI_ARGS of CHECK differ from those of ADD, which stand")
 		}
-		if same || !damaged {
-			return nil
+		// If lines are damaged, the newest ADD may be among them.
+		if known == nil || differs && damaged {
+			n, err := s.network()
+			if err != nil {
+				return known, err
+			}
+			entry, err := s.entry(n, args)
+			if err != nil {
+				return known, err
+			}
+			if err := s.append(args, entry); err != nil {
+				return known, err
+			}
+			known = &entry
 		}
-		// The damaged entry may have been the newer one.
 	}
-	entry, err := s.entry(args, false)
-	if err != nil {
-		return err
+	if s.layout() != first && known != nil && known.Result == nil && substantial(s.PrevResult) {
+		if err := s.append(args, journal.Result(s.PrevResult)); err != nil {
+			return known, err
+		}
+		known.Result = s.PrevResult
 	}
-	return s.append(args, entry)
+	return known, nil
+}
+
+// substantial reports whether a result says anything. libcni sends an empty one
+// when its cache holds "{}" or "null".
+func substantial(result json.RawMessage) bool {
+	var r struct {
+		Interfaces []json.RawMessage `json:"interfaces"`
+		IPs        []json.RawMessage `json:"ips"`
+	}
+	return json.Unmarshal(result, &r) == nil && len(r.Interfaces)+len(r.IPs) > 0
 }
 
 // journaled returns the newest ADD in the journal, nil if there is none, and
 // whether lines of the file are damaged.
 func (s *stanza) journaled(args *skel.CmdArgs) (*journal.Add, bool, error) {
-	f, err := s.lock(args)
+	store, f, err := s.lock(args)
 	if err != nil || f == nil {
 		return nil, false, err
 	}
+	defer store.Close()
 	defer f.Close()
 	return f.Record().Newest(), len(f.Record().Damaged) > 0, nil
 }

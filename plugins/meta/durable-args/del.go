@@ -5,64 +5,104 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
 )
 
-// del replays what the runtime's DEL, which has passed down the chain by now,
-// did not deliver.
+// del makes sure that every plugin of the chain gets what it got on ADD. libcni
+// calls a chain in reverse: the last stanza runs before it, the first after it,
+// and a wrapped one in its place.
 func (p plugin) del(args *skel.CmdArgs) error {
 	s, err := parseStanza(args.StdinData)
 	if err != nil {
 		return err
 	}
-	f, err := s.lock(args)
-	if err != nil || f == nil {
+	store, f, err := s.lock(args)
+	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if rec := f.Record(); len(rec.Damaged) > 0 {
-		p.say("%s: lines %v are damaged and passed over", f.Path(), rec.Damaged)
+	if f != nil {
+		defer store.Close()
+		defer f.Close()
+		if rec := f.Record(); len(rec.Damaged) > 0 {
+			p.say("%s: lines %v are damaged and passed over", f.Path(), rec.Damaged)
+		}
+		if f.Record().Corrupt() {
+			p.setAside(f)
+			f = nil
+		}
 	}
-	if f.Record().Corrupt() {
-		p.setAside(f)
+	if s.layout() == wrapped {
+		return p.delWrapped(s, store, f, args)
+	}
+	if f == nil {
 		return nil
 	}
 	delivery, err := p.delivery(s, args)
 	if err != nil {
 		return err
 	}
-	replayer := replay.Replayer{Runner: chain.Runner{Stderr: p.stderr}, Attempts: *s.ReplayAttempts, Stderr: p.stderr}
-	if err := replayer.AfterPass(context.Background(), f, delivery); err != nil {
+	replayer := p.replayer(s, store)
+	if s.layout() == last {
+		err = replayer.BeforePass(context.Background(), f, delivery)
+	} else {
+		err = replayer.AfterPass(context.Background(), f, delivery)
+	}
+	if err != nil {
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
+	}
+	return nil
+}
+
+// delWrapped runs the chain with what the journal holds or, for pods older than
+// the installation, with what the runtime gave.
+func (p plugin) delWrapped(s *stanza, store *journal.Store, f *journal.File, args *skel.CmdArgs) error {
+	call, err := s.call(args)
+	if err != nil {
+		return err
+	}
+	if f != nil && f.Record().Newest() != nil {
+		return chainError(p.replayer(s, store).InsteadOfPass(context.Background(), f, call))
+	}
+	n, err := s.wrapped()
+	if err != nil {
+		return err
+	}
+	for _, plugin := range slices.Backward(n.protected) {
+		if err := p.runner().Del(context.Background(), plugin, call); err != nil {
+			return chainError(err)
+		}
+	}
+	if f != nil {
+		p.replayer(s, store).Remove(f)
 	}
 	return nil
 }
 
 // lock opens the attachment's file, nil if nothing is journaled for it. Its
 // errors are *types.Error: a store that cannot be read may owe something.
-func (s *stanza) lock(args *skel.CmdArgs) (*journal.File, error) {
+func (s *stanza) lock(args *skel.CmdArgs) (*journal.Store, *journal.File, error) {
 	store, err := journal.Open(s.DataDir)
-	var f *journal.File
 	if err == nil {
-		defer store.Close()
-		f, err = store.Lock(s.key(args))
+		var f *journal.File
+		if f, err = store.Lock(s.key(args)); err == nil {
+			return store, f, nil
+		}
+		store.Close()
 	}
 	switch {
-	case err == nil:
-		return f, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, journal.ErrInvalidKey):
-		return nil, nil
+		return nil, nil, nil
 	case errors.Is(err, journal.ErrLocked):
-		return nil, types.NewError(types.ErrTryAgainLater, replay.Words(err.Error()), "")
+		return nil, nil, types.NewError(types.ErrTryAgainLater, replay.Words(err.Error()), "")
 	default:
-		return nil, types.NewError(types.ErrIOFailure,
-			replay.Words(fmt.Sprintf("cannot read the journal in dataDir %s, so nobody knows what this DEL owes: %v", s.DataDir, err)), remedy(err))
+		return nil, nil, types.NewError(types.ErrIOFailure,
+			replay.Words(fmt.Sprintf("cannot read the journal in dataDir %s, so nobody knows what it owes: %v", s.DataDir, err)), remedy(err))
 	}
 }
 
@@ -73,11 +113,12 @@ func (p plugin) delivery(s *stanza, args *skel.CmdArgs) (replay.Delivery, error)
 	if err != nil {
 		return replay.Delivery{}, err
 	}
-	_, plugins, err := s.conflist()
+	n, err := s.network()
 	if err != nil {
-		p.say("replaying every plugin, since today's chain cannot be told: %v", err)
+		p.say("today's chain cannot be told, so every plugin counts as not called: %v", err)
+		return replay.Delivery{Call: call}, nil
 	}
-	return replay.Delivery{Call: call, Plugins: plugins}, nil
+	return replay.Delivery{Call: call, Plugins: n.plugins, Extended: n.extended}, nil
 }
 
 func (p plugin) setAside(f *journal.File) {

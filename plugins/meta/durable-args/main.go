@@ -10,6 +10,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	cniversion "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/durable-args/durable-args/pkg/chain"
+	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/pkg/replay"
 )
 
 // version is set by the Makefile.
@@ -26,10 +30,19 @@ type plugin struct {
 func main() {
 	p := plugin{os.Stdout, os.Stderr}
 	skel.PluginMainFuncs(skel.CNIFuncs{
-		Add:   p.add,
-		Del:   p.del,
-		Check: p.check,
+		Add:    p.add,
+		Del:    p.del,
+		Check:  p.check,
+		GC:     p.gc,
+		Status: p.status,
 	}, cniversion.All, fmt.Sprintf(about, version))
+}
+
+// runner calls the chain.
+func (p plugin) runner() chain.Runner { return chain.Runner{Stderr: p.stderr} }
+
+func (p plugin) replayer(s *stanza, store *journal.Store) replay.Replayer {
+	return replay.Replayer{Store: store, Runner: p.runner(), Attempts: *s.ReplayAttempts, Stderr: p.stderr}
 }
 
 // say writes a line for the operator; a full stderr is no reason to fail.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -22,17 +21,30 @@ const (
 	defaultAttempts = 3
 )
 
+// The places that a stanza can have.
+const (
+	first   = "first"
+	last    = "last"
+	wrapped = "wrapped" // one stanza that holds the chain
+)
+
 // stanza is our configuration in a conflist, with what libcni injects.
 type stanza struct {
-	Type           string          `json:"type"`
-	Name           string          `json:"name"`
-	CNIVersion     string          `json:"cniVersion"`
-	DataDir        string          `json:"dataDir"`
-	ConfDir        string          `json:"confDir"`
-	ReplayAttempts *int            `json:"replayAttempts"`
-	Capabilities   map[string]bool `json:"capabilities"`
-	RuntimeConfig  json.RawMessage `json:"runtimeConfig"`
-	PrevResult     json.RawMessage `json:"prevResult"`
+	Type           string            `json:"type"`
+	Position       string            `json:"position"`
+	DataDir        string            `json:"dataDir"`
+	ConfDir        string            `json:"confDir"`
+	ReplayAttempts *int              `json:"replayAttempts"`
+	AllowVolatile  bool              `json:"allowVolatile"`
+	Capabilities   map[string]bool   `json:"capabilities"`
+	Plugins        []json.RawMessage `json:"plugins"`
+
+	Name             string          `json:"name"`
+	CNIVersion       string          `json:"cniVersion"`
+	RuntimeConfig    json.RawMessage `json:"runtimeConfig"`
+	PrevResult       json.RawMessage `json:"prevResult"`
+	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments      json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // parseStanza reads standard input. Its errors are *types.Error.
@@ -41,32 +53,43 @@ func parseStanza(stdin []byte) (*stanza, error) {
 	if err := json.Unmarshal(stdin, &s); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("reading the durable-args stanza: %v", err), "")
 	}
+	s.Position = cmp.Or(s.Position, first)
 	s.DataDir = cmp.Or(s.DataDir, defaultDataDir)
 	s.ConfDir = cmp.Or(s.ConfDir, os.Getenv("NETCONFPATH"), defaultConfDir)
 	if s.ReplayAttempts == nil {
 		s.ReplayAttempts = new(int)
 		*s.ReplayAttempts = defaultAttempts
 	}
-	if bytes.Equal(s.PrevResult, []byte("null")) {
-		s.PrevResult = nil
-	}
-	if bytes.Equal(s.RuntimeConfig, []byte("null")) {
-		s.RuntimeConfig = nil
-	}
-	for field, dir := range map[string]string{"dataDir": s.DataDir, "confDir": s.ConfDir} {
-		if !filepath.IsAbs(dir) {
-			return nil, invalidStanza("%s %q must be an absolute path", field, dir)
+	for _, raw := range []*json.RawMessage{&s.PrevResult, &s.RuntimeConfig} {
+		if bytes.Equal(*raw, []byte("null")) {
+			*raw = nil
 		}
 	}
-	s.DataDir = filepath.Clean(s.DataDir)
-	if *s.ReplayAttempts < 0 {
+	switch {
+	case s.Position != first && s.Position != last:
+		return nil, invalidStanza(`position %q is neither "first" nor "last"`, s.Position)
+	case s.Position == last && len(s.Plugins) > 0:
+		return nil, invalidStanza(`a stanza with "plugins" holds the whole chain and cannot have "position": "last"`)
+	case !filepath.IsAbs(s.DataDir):
+		return nil, invalidStanza("dataDir %q must be an absolute path", s.DataDir)
+	case !filepath.IsAbs(s.ConfDir):
+		return nil, invalidStanza("confDir %q must be an absolute path", s.ConfDir)
+	case *s.ReplayAttempts < 0:
 		return nil, invalidStanza("replayAttempts must not be negative")
 	}
+	s.DataDir = filepath.Clean(s.DataDir)
 	return &s, nil
 }
 
 func invalidStanza(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, "durable-args stanza: "+fmt.Sprintf(format, args...), "")
+}
+
+func (s *stanza) layout() string {
+	if len(s.Plugins) > 0 {
+		return wrapped
+	}
+	return s.Position
 }
 
 func (s *stanza) key(args *skel.CmdArgs) journal.Key {
@@ -91,42 +114,4 @@ func (s *stanza) call(args *skel.CmdArgs) (chain.Call, error) {
 		}
 	}
 	return c, nil
-}
-
-// conflist finds the chain that the stanza stands in.
-func (s *stanza) conflist() (*chain.Conflist, []chain.Plugin, error) {
-	list, err := chain.Load(s.ConfDir, s.Name)
-	if err != nil {
-		return nil, nil, invalidStanza("finding the conflist of network %q: %v; if it is elsewhere, say so with confDir", s.Name, err)
-	}
-	plugins := chain.Without(list.Plugins, s.Type)
-	if len(plugins) == len(list.Plugins) {
-		return nil, nil, invalidStanza("the conflist of network %q in %s has no %s stanza, so it is not the one that the runtime uses; name that one's directory with confDir",
-			s.Name, s.ConfDir, s.Type)
-	}
-	return list, plugins, nil
-}
-
-// covers returns an error unless we are shown every capability arg of plugins.
-func (s *stanza) covers(plugins []chain.Plugin) error {
-	for _, p := range plugins {
-		for _, capability := range p.Capabilities {
-			if !s.Capabilities[capability] {
-				return invalidStanza("plugin %s declares the capability %q, but the %s stanza does not, so its value would not be journaled; add \"capabilities\": {%q: true} to the stanza",
-					p.Type, capability, s.Type, capability)
-			}
-		}
-	}
-	return nil
-}
-
-// configs returns the configurations of plugins, as a journal entry holds them.
-func configs(plugins []chain.Plugin) []json.RawMessage {
-	return slices.Collect(func(yield func(json.RawMessage) bool) {
-		for _, p := range plugins {
-			if !yield(p.Config) {
-				return
-			}
-		}
-	})
 }

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/durable-args/durable-args/pkg/chain"
+	"github.com/durable-args/durable-args/pkg/journal"
+)
+
+// The keys under which GC names the valid attachments. The first is the
+// specification's; libcni sends both (containernetworking/cni#1101).
+const (
+	validAttachmentsKey = "cni.dev/valid-attachments"
+	attachmentsKey      = "cni.dev/attachments"
+)
+
+// gc replays what the journal holds of attachments that are neither valid nor
+// alive. It goes on after an error, and returns all of them.
+func (p plugin) gc(args *skel.CmdArgs) error {
+	s, err := parseStanza(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if s.layout() == last {
+		return nil // the first stanza does it
+	}
+	valid, err := s.valid()
+	if err != nil {
+		return err
+	}
+	code := types.ErrTryAgainLater
+	err = p.sweep(s, valid, args)
+	if s.layout() == wrapped {
+		gcErr := p.gcWrapped(s, args)
+		var own *types.Error
+		if err == nil && errors.As(gcErr, &own) {
+			code = own.Code
+		}
+		err = errors.Join(err, gcErr)
+	}
+	if err != nil {
+		// Not wrapped: skel would show the runtime one of them only.
+		return types.NewError(code, err.Error(), "")
+	}
+	return nil
+}
+
+func (p plugin) sweep(s *stanza, valid map[journal.Key]bool, args *skel.CmdArgs) error {
+	store, err := journal.Open(s.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the journal in dataDir %s: %w", s.DataDir, err)
+	}
+	defer store.Close()
+	isValid := func(k journal.Key) bool { return valid[k] }
+	return p.replayer(s, store).Sweep(context.Background(), s.Name, isValid, chain.Call{Path: args.Path})
+}
+
+func (p plugin) gcWrapped(s *stanza, args *skel.CmdArgs) error {
+	n, err := s.wrapped()
+	if err != nil {
+		return err
+	}
+	call, err := s.call(args)
+	if err != nil {
+		return err
+	}
+	lists := make(map[string]json.RawMessage)
+	if s.ValidAttachments != nil {
+		lists[validAttachmentsKey] = s.ValidAttachments
+	}
+	if s.Attachments != nil {
+		lists[attachmentsKey] = s.Attachments
+	}
+	return p.runner().GC(context.Background(), n.protected, call, lists)
+}
+
+// valid returns the attachments that the runtime says it knows. Its error is a
+// *types.Error.
+func (s *stanza) valid() (map[journal.Key]bool, error) {
+	valid := make(map[journal.Key]bool)
+	for key, list := range map[string]json.RawMessage{validAttachmentsKey: s.ValidAttachments, attachmentsKey: s.Attachments} {
+		if list == nil {
+			continue
+		}
+		var attachments []types.GCAttachment
+		if err := json.Unmarshal(list, &attachments); err != nil {
+			return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("reading %s: %v; nothing has been collected", key, err), "")
+		}
+		for _, a := range attachments {
+			valid[journal.Key{Network: s.Name, ContainerID: a.ContainerID, IfName: a.IfName}] = true
+		}
+	}
+	return valid, nil
+}
