@@ -3,7 +3,9 @@ package e2e
 import (
 	"bytes"
 	"crypto/sha512"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +24,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"left":     left,
 	"journal":  journal,
 	"cmpcalls": cmpcalls,
+	"protect":  protect,
+	"state":    state,
 	"add-dead": addDead,
 }
 
@@ -76,6 +80,83 @@ func spoil(ts *testscript.TestScript, neg bool, args []string) {
 // containerID is the one that cnitool makes of a network namespace's path.
 func containerID(netns string) string {
 	return fmt.Sprintf("cnitool-%x", sha512.Sum512([]byte(netns)))[:len("cnitool-")+20]
+}
+
+// protect LAYOUT FILE... puts our stanzas into conflists, with the union of the
+// plugins' capabilities.
+func protect(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: protect first|first-last|wrapped file...")
+	}
+	for _, file := range args[1:] {
+		var conflist map[string]any
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile(file)), &conflist))
+		plugins := conflist["plugins"].([]any)
+		capabilities := make(map[string]any)
+		for _, p := range plugins {
+			if declared, ok := p.(map[string]any)["capabilities"]; ok {
+				maps.Copy(capabilities, declared.(map[string]any))
+			}
+		}
+		first := map[string]any{"type": "durable-args", "capabilities": capabilities}
+		last := map[string]any{"type": "durable-args", "capabilities": capabilities, "position": "last"}
+		switch args[0] {
+		case "first":
+			plugins = append([]any{first}, plugins...)
+		case "first-last":
+			plugins = append(append([]any{first}, plugins...), last)
+		case "wrapped":
+			first["plugins"] = plugins
+			plugins = []any{first}
+		default:
+			ts.Fatalf("unknown layout %q", args[0])
+		}
+		conflist["plugins"] = plugins
+		text, err := json.MarshalIndent(conflist, "", "  ")
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(file), text, 0o644))
+	}
+}
+
+// state NETNS... prints what can be seen of the machine and of containers:
+// links, addresses, routes, rules, queueing disciplines, sysctls and
+// reservations. What is chosen at random reads the same each time.
+func state(ts *testscript.TestScript, neg bool, args []string) {
+	var lines []string
+	for _, netns := range append([]string{""}, args...) {
+		run := func(name string, args ...string) {
+			if netns != "" {
+				args = append([]string{"netns", "exec", netns, name}, args...)
+				name = "ip"
+			}
+			lines = append(lines, "# "+name+" "+strings.Join(args, " "))
+			lines = append(lines, output(name, args...)...)
+		}
+		run("ip", "-4", "-o", "addr")
+		run("ip", "-o", "link")
+		run("ip", "route", "show", "table", "all")
+		run("ip", "rule")
+		run("tc", "qdisc")
+		run("iptables-save")
+		run("sysctl", "net.ipv4.ip_forward", "net.core.somaxconn")
+	}
+	lines = append(lines, leftovers()...)
+	text := strings.Join(lines, "\n")
+	for _, random := range []struct{ pattern, same string }{
+		{`veth[0-9a-f]{8}`, "veth"},
+		{`([0-9a-f]{2}:){5}[0-9a-f]{2}`, "MAC"},
+		{`(?m)^(link: )?\d+: `, "$1"}, // interface indexes
+		{`(@if|link-netnsid |ifb|ifindex |(tbf|clsact|ingress|noqueue) )[0-9a-f.:]+`, "$1"},
+		{`(?m)^# (Generated|Completed).*\n`, ""},
+		{`\[\d+:\d+\]`, "[]"},                                                                 // packet counters
+		{`tentative|dadfailed|LOWERLAYERDOWN|DOWN|UNKNOWN|UP|NO-CARRIER,|linkdown`, ""}, // takes its time
+		{`(?m)^.*(fe80|ff00::|/var/lib/durable-args/).*$`, ""},                                // the kernel's own time; ours
+		{` *\n+`, "\n"},
+	} {
+		text = regexp.MustCompile(random.pattern).ReplaceAllString(text, random.same)
+	}
+	_, err := fmt.Fprintln(ts.Stdout(), strings.TrimSpace(text))
+	ts.Check(err)
 }
 
 // add-dead N adds N containers to the network web, and then takes their network
