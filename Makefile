@@ -22,7 +22,7 @@ bin/cni/.installed: test/go.mod test/go.sum $(wildcard test/cmd/*/*.go)
 	touch $@
 
 demo: build tools
-	test/demo/demo.sh
+	@test/demo/demo.sh
 
 test: build tools
 	CGO_ENABLED=1 go test -race ./...
