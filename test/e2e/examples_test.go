@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/durable-args/durable-args/test/sandbox"
+)
+
+// capabilityArgs are what a runtime would give for each capability that an
+// example declares.
+var capabilityArgs = map[string]string{
+	"portMappings": `[{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]`,
+	"bandwidth":    `{"ingressRate": 10000000, "ingressBurst": 1000000, "egressRate": 10000000, "egressBurst": 1000000}`,
+}
+
+// TestExamples takes every conflist in conf-examples through the life of a pod
+// whose DEL has lost its arguments, with the plugin's defaults.
+func TestExamples(t *testing.T) {
+	examples, err := filepath.Glob("../../conf-examples/*.conflist")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, example := range examples {
+		t.Run(filepath.Base(example), func(t *testing.T) {
+			t.Parallel()
+			if sandbox.Enter(t) {
+				tryExample(t, example)
+			}
+		})
+	}
+}
+
+func tryExample(t *testing.T, example string) {
+	ctx := t.Context()
+	work := t.TempDir()
+	plugins, err := install(work, sandbox.Bin(t), "v1.10.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A sandbox is a process of its own, so this reaches no other test.
+	if err := os.Setenv("NETCONFPATH", work); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(work, "10-example.conflist")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfig([]string{plugins}, nil)
+	if _, err := cni.ValidateNetworkList(ctx, list); err != nil {
+		t.Fatalf("libcni does not accept it: %v", err)
+	}
+
+	output("ip", "netns", "add", "pod")
+	linksBefore := links()
+	known := &libcni.RuntimeConf{
+		ContainerID:    "pod",
+		NetNS:          "/run/netns/pod",
+		IfName:         "eth0",
+		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "web-0"}},
+		CapabilityArgs: argsFor(t, list),
+	}
+	if _, err := cni.AddNetworkList(ctx, list, known); err != nil {
+		t.Fatalf("ADD: %v", err)
+	}
+	if found := journalFiles("/var/lib/durable-args"); len(found) != 1 {
+		t.Errorf("the journal holds %q, want one file", found)
+	}
+	if err := cni.CheckNetworkList(ctx, list, known); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+
+	lost := &libcni.RuntimeConf{ContainerID: known.ContainerID, NetNS: known.NetNS, IfName: known.IfName}
+	for _, which := range []string{"first", "second"} {
+		if err := cni.DelNetworkList(ctx, list, lost); err != nil {
+			t.Errorf("%s DEL: %v", which, err)
+		}
+	}
+	if found := leftovers(); len(found) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(found, "\n"))
+	}
+	for _, link := range links() {
+		if !slices.Contains(linksBefore, link) && !strings.Contains(string(text), `"`+link+`"`) {
+			t.Errorf("link %s is left behind", link)
+		}
+	}
+}
+
+// argsFor returns a value for every capability in the list, whether or not the
+// durable-args stanza declares it.
+func argsFor(t *testing.T, list *libcni.NetworkConfigList) map[string]any {
+	args := make(map[string]any)
+	for _, plugin := range list.Plugins {
+		for capability := range plugin.Network.Capabilities {
+			raw, ok := capabilityArgs[capability]
+			if !ok {
+				t.Fatalf("plugin %s declares %q, for which this test has no value; add one to capabilityArgs", plugin.Network.Type, capability)
+			}
+			var value any
+			if err := json.Unmarshal([]byte(raw), &value); err != nil {
+				t.Fatal(err)
+			}
+			args[capability] = value
+		}
+	}
+	return args
+}
+
+// links are the names of the network interfaces of the sandbox.
+func links() []string {
+	var names []string
+	for _, line := range output("ip", "-o", "link") {
+		if fields := strings.Fields(line); len(fields) > 1 {
+			name, _, _ := strings.Cut(strings.TrimSuffix(fields[1], ":"), "@")
+			names = append(names, name)
+		}
+	}
+	return names
+}
