@@ -3,10 +3,12 @@
 export CGO_ENABLED = 0
 # Where Go's own archive goes; root's PATH seldom has it.
 export PATH := $(PATH):/usr/local/go/bin
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Root often builds in a clone that is a user's.
+GIT     := git -c safe.directory='$(CURDIR)'
+VERSION := $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo unknown)
 DESTDIR ?=
 BINDIR  ?= /opt/cni/bin
-GOFILES := $(shell git ls-files --cached --others --exclude-standard '*.go' go.mod go.sum)
+GOFILES := $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum)
 
 .PHONY: build tools demo test lint install clean
 
@@ -32,7 +34,7 @@ test: build tools
 	cd test && go test -count=1 ./...
 
 lint:
-	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }
 	go vet ./...
 	cd test && go vet ./...
 	go build -C test -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
