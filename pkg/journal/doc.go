@@ -83,13 +83,24 @@
 // # Example
 //
 // The attachment eth0 of container c1 in network web, whose replay failed
-// once (long values shortened, lines folded here):
+// once. Lines are folded here: one that begins with two spaces goes on where
+// the one above it ends.
 //
-//	4c1d6f0a {"version":1,"kind":"add","time":"2026-12-01T16:03:28Z","add":{
-//	  "layout":"first","args":"SUdOT1JFPTE=","runtimeConfig":{"portMappings":[…]},
-//	  "cniVersion":"1.0.0","path":"/opt/cni/bin","netns":{"path":"/run/netns/c1",
-//	  "device":4,"inode":4026532281,"bootID":"7e0c…","cookie":4097},
-//	  "conflist":"eyJjbml…","chain":[{"type":"bridge",…},{"type":"portmap",…}]}}
-//	9b02e1c7 {"version":1,"kind":"attempt","time":"2026-12-01T17:40:11Z","attempt":{
-//	  "plugin":"portmap","error":"could not teardown ipv4 dnat: …"}}
+//	a8095d5a {"version":1,"kind":"add","time":"2026-12-01T16:03:28Z","add":{
+//	  "layout":"first","args":"SWdub3JlVW5rbm93bj0xO0s4U19QT0RfTkFNRT1jMQ==",
+//	  "runtimeConfig":{"portMappings":[
+//	  {"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},
+//	  "cniVersion":"1.0.0","path":"/opt/cni/bin",
+//	  "netns":{"path":"/run/netns/c1","device":4,"inode":4026532281,
+//	  "bootID":"0b7ae4f3-5d0e-4c39-9a3f-6f1d2c8be915","cookie":4097},
+//	  "conflist":"eyJjbmlWZXJzaW9uIjoiMS4wLjAiLCJuYW1lIjoid2ViIiwicGx1Z2lucyI
+//	  6W3sidHlwZSI6ImR1cmFibGUtYXJncyIsImNhcGFiaWxpdGllcyI6eyJwb3J0TWFwcGluZ3
+//	  MiOnRydWV9fSx7InR5cGUiOiJicmlkZ2UifSx7InR5cGUiOiJwb3J0bWFwIiwiY2FwYWJpb
+//	  Gl0aWVzIjp7InBvcnRNYXBwaW5ncyI6dHJ1ZX19XX0K",
+//	  "chain":[{"type":"bridge"},
+//	  {"capabilities":{"portMappings":true},"type":"portmap"}]}}
+//	02c042c3 {"version":1,"kind":"result","time":"2026-12-01T16:03:29Z",
+//	  "result":{"cniVersion":"1.0.0","ips":[{"address":"10.88.0.2/16"}]}}
+//	f6157dcc {"version":1,"kind":"attempt","time":"2026-12-01T17:40:11Z",
+//	  "attempt":{"plugin":"portmap","error":"could not teardown ipv4 dnat"}}
 package journal
