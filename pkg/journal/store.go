@@ -30,6 +30,7 @@ type Store struct {
 // Open opens the store at dir. The error wraps [fs.ErrNotExist] if there is
 // none, and [ErrUntrusted] if it is not ours alone.
 func Open(dir string) (*Store, error) {
+	dir = filepath.Clean(dir) // with a slash behind, the kernel would follow a symbolic link
 	d, err := openDir(unix.AT_FDCWD, dir, dir)
 	if err != nil {
 		return nil, err
@@ -40,6 +41,7 @@ func Open(dir string) (*Store, error) {
 // Create opens the store at dir and makes it first if there is none; its name,
 // and those of the parents that had to be made, are then durable.
 func Create(dir string) (*Store, error) {
+	dir = filepath.Clean(dir)
 	d, err := createDir(unix.AT_FDCWD, dir, dir, func() error { return syncPath(filepath.Dir(dir)) })
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := makeParents(filepath.Dir(dir)); err != nil {
@@ -181,7 +183,8 @@ func (s *Store) path(network string) string { return filepath.Join(s.dir.Name(),
 // alone. path is its name in errors.
 func openDir(dirfd int, name, path string) (*os.File, error) {
 	fd, err := openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err == unix.ENOTDIR || err == unix.ELOOP {
+	var st unix.Stat_t
+	if (err == unix.ENOTDIR || err == unix.ELOOP) && unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil, fmt.Errorf("%w: %s is a symbolic link or no directory; put a directory of root's with mode 0700 there", ErrUntrusted, path)
 	}
 	if err != nil {
