@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,10 +204,10 @@ func TestEveryTruncationCostsOnlyTheLastLine(t *testing.T) {
 		last   Entry
 	}{
 		{"an add alone in the file", nil, testAdd()},
-		{"an add after an add", []Entry{testAdd()}, Add{Layout: "wrapped"}},
-		{"a result", []Entry{testAdd()}, Result(`{"cniVersion":"1.0.0"}`)},
-		{"a failed replay", []Entry{testAdd(), Result(`{}`)}, Attempt{Plugin: "bridge", Error: "busy"}},
-		{"a replay", []Entry{testAdd(), Result(`{}`)}, Replayed{}},
+		{"an add after an add", []Entry{Add{Path: "/bin"}}, Add{Layout: "wrapped"}},
+		{"a result", []Entry{Add{}}, Result(`{"cniVersion":"1.0.0"}`)},
+		{"a failed replay", []Entry{Add{}, Result(`{}`)}, Attempt{Plugin: "bridge", Error: "busy"}},
+		{"a replay", []Entry{Add{}, Result(`{}`)}, Replayed{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -268,37 +269,33 @@ func TestEveryFlippedBitCostsOnlyItsLine(t *testing.T) {
 		Attempt{Plugin: "c", Error: "d"},
 	}
 	data := lines(t, entries...)
-	without := make(map[int][]byte) // by the number of the first line lost, negative if two are
-	for i := range entries {
-		without[i] = lines(t, append(append([]Entry{}, entries[:i]...), entries[i+1:]...)...)
-		without[-i] = lines(t, append(append([]Entry{}, entries[:i]...), entries[min(i+2, len(entries)):]...)...)
+	// intact is what is left without the lines from one to before another.
+	intact := func(from, to int) Record {
+		return decode(testKey, lines(t, slices.Concat(entries[:from], entries[min(to, len(entries)):])...))
 	}
-	without[0] = lines(t, entries[1:]...)
-	firstTwo := lines(t, entries[2:]...)
-	line := 0
-	for i := range data {
-		for bit := range 8 {
-			flipped := bytes.Clone(data)
-			flipped[i] ^= 1 << bit
-			want := without[line]
-			if data[i] == '\n' && line < len(entries)-1 {
-				want = without[-line]
-				if line == 0 {
-					want = firstTwo
+	start := 0
+	for line := range entries {
+		end := start + bytes.IndexByte(data[start:], '\n')
+		one, two := intact(line, line+1), intact(line, line+2)
+		for i := start; i <= end; i++ {
+			want := one
+			if i == end {
+				want = two
+			}
+			for bit := range 8 {
+				flipped := bytes.Clone(data)
+				flipped[i] ^= 1 << bit
+				got := decode(testKey, flipped)
+				if len(got.Damaged) == 0 {
+					t.Fatalf("bit %d of byte %d (line %d) is flipped, but no line is damaged:\n%s", bit, i, line+1, flipped)
+				}
+				got.Damaged = nil
+				if !reflect.DeepEqual(got, want) {
+					t.Fatalf("bit %d of byte %d (line %d) is flipped:\n%s\nreads as\n%+v\nwant\n%+v", bit, i, line+1, flipped, got, want)
 				}
 			}
-			got := decode(testKey, flipped)
-			if len(got.Damaged) == 0 {
-				t.Fatalf("bit %d of byte %d (line %d) is flipped, but no line is damaged:\n%s", bit, i, line+1, flipped)
-			}
-			got.Damaged = nil
-			if want := decode(testKey, want); !reflect.DeepEqual(got, want) {
-				t.Fatalf("bit %d of byte %d (line %d) is flipped:\n%s\nreads as\n%+v\nwant\n%+v", bit, i, line+1, flipped, got, want)
-			}
 		}
-		if data[i] == '\n' {
-			line++
-		}
+		start = end + 1
 	}
 }
 
