@@ -90,15 +90,23 @@ func TestNothingIsLostWhileOthersRemove(t *testing.T) {
 	t.Parallel()
 	const writers, entries, removers = 50, 6, 4
 	keys := []Key{testKey, {"web", "c2", "eth0"}}
+	unsynced := fault{call: unix.SYS_FSYNC, errno: unix.EIO}
 	for _, row := range []struct {
-		name   string
-		faults []fault
-	}{{"with O_TMPFILE", nil}, {"without O_TMPFILE", []fault{noTmpfile}}} {
+		name string
+		odd  []fault // what every other writer suffers
+		even []fault
+	}{
+		{"with O_TMPFILE", nil, nil},
+		{"without O_TMPFILE", []fault{noTmpfile}, []fault{noTmpfile}},
+		{"while others take back what did not reach the disk", []fault{unsynced}, nil},
+		{"the same without O_TMPFILE", []fault{noTmpfile, unsynced}, []fault{noTmpfile}},
+	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			_, dir := newStore(t)
+			store, dir := newStore(t)
+			mustAppend(t, store, keys[0], Replayed{}) // so that the network is there
 			var mu sync.Mutex
-			found := make(map[string]int)
+			found, refused := make(map[string]int), make(map[string]int)
 			collect := func(rec Record) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -114,7 +122,11 @@ func TestNothingIsLostWhileOthersRemove(t *testing.T) {
 			stop := make(chan struct{})
 			for i := range writers {
 				writing.Go(func() {
-					breakThread(t, row.faults...)
+					if i%2 == 0 {
+						breakThread(t, row.even...)
+					} else {
+						breakThread(t, row.odd...)
+					}
 					store, err := Create(dir)
 					if err != nil {
 						t.Error(err)
@@ -122,7 +134,12 @@ func TestNothingIsLostWhileOthersRemove(t *testing.T) {
 					}
 					defer store.Close()
 					for n := range entries {
-						if err := store.Append(keys[n%len(keys)], Attempt{Plugin: fmt.Sprintf("%d-%d", i, n)}); err != nil {
+						id := fmt.Sprintf("%d-%d", i, n)
+						if err := store.Append(keys[n%len(keys)], Attempt{Plugin: id}); errors.Is(err, unix.EIO) {
+							mu.Lock()
+							refused[id] = 1
+							mu.Unlock()
+						} else if err != nil {
 							t.Error(err)
 						}
 					}
@@ -163,11 +180,6 @@ func TestNothingIsLostWhileOthersRemove(t *testing.T) {
 			close(stop)
 			removing.Wait()
 
-			store, err := Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer store.Close()
 			for _, key := range keys {
 				if f, err := store.Lock(key); err == nil {
 					collect(f.Record())
@@ -178,8 +190,9 @@ func TestNothingIsLostWhileOthersRemove(t *testing.T) {
 			}
 			for i := range writers {
 				for n := range entries {
-					if id := fmt.Sprintf("%d-%d", i, n); found[id] != 1 {
-						t.Errorf("entry %s was acknowledged, and found %d times", id, found[id])
+					id := fmt.Sprintf("%d-%d", i, n)
+					if found[id]+refused[id] != 1 {
+						t.Errorf("entry %s: refused %d times, found %d times", id, refused[id], found[id])
 					}
 				}
 			}
