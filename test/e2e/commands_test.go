@@ -148,9 +148,9 @@ func state(ts *testscript.TestScript, neg bool, args []string) {
 		{`(?m)^(link: )?\d+: `, "$1"}, // interface indexes
 		{`(@if|link-netnsid |ifb|ifindex |(tbf|clsact|ingress|noqueue) )[0-9a-f.:]+`, "$1"},
 		{`(?m)^# (Generated|Completed).*\n`, ""},
-		{`\[\d+:\d+\]`, "[]"},                                                                 // packet counters
+		{`\[\d+:\d+\]`, "[]"},                                                           // packet counters
 		{`tentative|dadfailed|LOWERLAYERDOWN|DOWN|UNKNOWN|UP|NO-CARRIER,|linkdown`, ""}, // takes its time
-		{`(?m)^.*(fe80|ff00::|/var/lib/durable-args/).*$`, ""},                                // the kernel's own time; ours
+		{`(?m)^.*(fe80|ff00::|/var/lib/durable-args/).*$`, ""},                          // the kernel's own time; ours
 		{` *\n+`, "\n"},
 	} {
 		text = regexp.MustCompile(random.pattern).ReplaceAllString(text, random.same)
