@@ -27,6 +27,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"protect":  protect,
 	"state":    state,
 	"add-dead": addDead,
+	"runtime":  runtimeCall,
 }
 
 // expand FILE... replaces ${VARIABLES} in files by their values.

@@ -7,7 +7,8 @@
 //	# each FAULT: intact empty gone
 //
 // and the script is then run once for every combination of these values, with
-// the environment variable set.
+// the environment variable set. [FAULT:gone] before a command keeps it to those
+// runs that have this value.
 package e2e
 
 import (
@@ -100,12 +101,11 @@ func run(t *testing.T, script string, c combination) {
 		RequireUniqueNames:  true,
 		Cmds:                commands,
 		Condition: func(cond string) (bool, error) {
-			// [env:LAYOUT=wrapped]
-			kv, ok := strings.CutPrefix(cond, "env:")
-			if !ok {
-				return false, fmt.Errorf("unknown condition %q", cond)
+			variable, value, ok := strings.Cut(cond, ":")
+			if !ok || !slices.ContainsFunc(c.env, func(kv string) bool { return strings.HasPrefix(kv, variable+"=") }) {
+				return false, fmt.Errorf("no variable of the script's head: %s", cond)
 			}
-			return slices.Contains(c.env, kv), nil
+			return slices.Contains(c.env, variable+"="+value), nil
 		},
 		Setup: func(env *testscript.Env) error {
 			for _, kv := range c.env {
