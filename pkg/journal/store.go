@@ -183,6 +183,7 @@ func (s *Store) path(network string) string { return filepath.Join(s.dir.Name(),
 // alone. path is its name in errors.
 func openDir(dirfd int, name, path string) (*os.File, error) {
 	fd, err := openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	// ENOTDIR may also be said of something above it.
 	var st unix.Stat_t
 	if (err == unix.ENOTDIR || err == unix.ELOOP) && unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		return nil, fmt.Errorf("%w: %s is a symbolic link or no directory; put a directory of root's with mode 0700 there", ErrUntrusted, path)
