@@ -20,6 +20,8 @@ type File struct {
 	key    Key
 	dir, f *os.File
 	record Record
+	// readOnly is set on a read-only file system, where f is, too.
+	readOnly bool
 }
 
 // Record returns what the file says, with what has been appended by way of f.
@@ -30,6 +32,9 @@ func (f *File) Path() string { return f.f.Name() }
 
 // Append adds e. What holds of [Store.Append] holds here.
 func (f *File) Append(e Entry) error {
+	if f.readOnly {
+		return &fs.PathError{Op: "write", Path: f.Path(), Err: unix.EROFS}
+	}
 	b, err := encode(e, time.Now())
 	if err != nil {
 		return err

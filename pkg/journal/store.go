@@ -107,14 +107,15 @@ func (s *Store) Lock(key Key) (*File, error) {
 		return nil, err
 	}
 	f, err := lock(dir, key.name(), unix.O_RDWR, time.Now().Add(LockTimeout))
-	if errors.Is(err, unix.EROFS) {
+	readOnly := errors.Is(err, unix.EROFS)
+	if readOnly {
 		f, err = lock(dir, key.name(), unix.O_RDONLY, time.Now().Add(LockTimeout))
 	}
 	if err != nil {
 		dir.Close()
 		return nil, err
 	}
-	file := &File{key: key, dir: dir, f: f}
+	file := &File{key: key, dir: dir, f: f, readOnly: readOnly}
 	if err := file.read(); err != nil {
 		file.Close()
 		return nil, err
