@@ -116,8 +116,8 @@ func TestAnIdentityHoldsWhileItsNamespaceIsThere(t *testing.T) {
 			if alive, err := id.Alive(); err != nil || alive != row.alive {
 				t.Errorf("Alive() = %v, %v; want %v", alive, err, row.alive)
 			}
-			if usable := id.Usable(); usable != row.alive {
-				t.Errorf("Usable() = %v, want %v", usable, row.alive)
+			if usable := usable(id); usable != row.alive {
+				t.Errorf("usable = %v, want %v", usable, row.alive)
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func TestTheNamespaceOfAProcessThatEnds(t *testing.T) {
 		}
 	}()
 	id := mustOf(t, fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
-	if !id.Usable() {
+	if !usable(id) {
 		t.Error("the namespace of a running process is not usable")
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -192,7 +192,7 @@ func TestWhatCannotBeToldIsAnError(t *testing.T) {
 	if alive, err := id.Alive(); !errors.Is(err, unix.ELOOP) || alive {
 		t.Errorf("Alive() = %v, %v; want ELOOP", alive, err)
 	}
-	if id.Usable() {
+	if usable(id) {
 		t.Error("it is usable")
 	}
 }
@@ -270,7 +270,7 @@ func TestOurOwnNamespaceAndTheHostsAreNotUsable(t *testing.T) {
 		if alive, err := id.Alive(); err != nil || !alive {
 			t.Errorf("%s: Alive() = %v, %v; want true", row.name, alive, err)
 		}
-		if id.Usable() {
+		if usable(id) {
 			t.Errorf("%s is usable", row.name)
 		}
 		if own := Own(link); own != row.own {
@@ -278,11 +278,33 @@ func TestOurOwnNamespaceAndTheHostsAreNotUsable(t *testing.T) {
 		}
 	}
 	newNamespace(t).at(t, link)
-	if id := mustOf(t, link); !id.Usable() || Own(link) {
-		t.Errorf("another: Usable() = %v, Own() = %v; want true, false", id.Usable(), Own(link))
+	if id := mustOf(t, link); !usable(id) || Own(link) {
+		t.Errorf("another: usable = %v, Own() = %v; want true, false", usable(id), Own(link))
 	}
 	if Own("/nonexistent") {
 		t.Error("a path that is not there is our own")
+	}
+}
+
+// usable reports whether a plugin may be sent to where id was taken.
+func usable(id ID) bool { return id.Find(id.Path) != "" }
+
+// Find looks for the same namespace under another name, too: a runtime may have
+// pinned it elsewhere since.
+func TestANamespaceIsFoundUnderItsOtherName(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ns := newNamespace(t)
+	old, now, other := filepath.Join(dir, "old"), filepath.Join(dir, "now"), filepath.Join(dir, "other")
+	ns.at(t, old)
+	id := mustOf(t, old)
+	ns.at(t, now)
+	newNamespace(t).at(t, other)
+	if found := id.Find(other, now); found != now {
+		t.Errorf("Find() = %q, want %q", found, now)
+	}
+	if found := id.Find(other, filepath.Join(dir, "none"), ""); found != "" {
+		t.Errorf("Find() = %q, want none", found)
 	}
 }
 

@@ -14,64 +14,73 @@ import (
 	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/netnsid"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // add journals what the runtime gave, before any other plugin has run; in the
 // last position, what the chain has made of it.
 func (p plugin) add(args *skel.CmdArgs) error {
-	s, err := parseStanza(args.StdinData)
+	s, err := stanza.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if s.layout() == last {
+	if s.Layout() == stanza.Last {
 		return p.addLast(s, args)
 	}
-	if err := s.key(args).Validate(); err != nil {
+	if err := key(s, args).Validate(); err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
 	}
-	n, err := s.network()
+	n, err := s.Network()
 	if err != nil {
 		return err
 	}
-	if err := n.covered(); err != nil {
+	if err := n.Covered(); err != nil {
 		return err
 	}
-	entry, err := s.entry(n, args)
+	entry, err := entry(s, n, args)
 	if err != nil {
 		return err
 	}
-	if err := s.append(args, entry); err != nil {
+	if err := appendAdd(s, args, entry, "nothing has been set up"); err != nil {
 		return err
 	}
-	if s.layout() == wrapped {
-		return p.addWrapped(s, n.protected, args)
+	if s.Layout() == stanza.Wrapped {
+		return p.addWrapped(s, n.Protected, args)
 	}
 	return p.passOn(s)
 }
 
 // addLast journals the result.
-func (p plugin) addLast(s *stanza, args *skel.CmdArgs) error {
-	store, f, err := s.lock(args)
-	if err != nil {
-		return err
-	}
-	if f == nil {
-		return invalidStanza(`nothing was journaled before the chain ran; add a stanza without a position, first in the conflist of network %q, with the same dataDir`, s.Name)
-	}
-	defer store.Close()
-	defer f.Close()
+func (p plugin) addLast(s *stanza.Stanza, args *skel.CmdArgs) error {
 	if s.PrevResult != nil {
-		if err := f.Append(journal.Result(s.PrevResult)); err != nil {
-			return s.storeError(err)
+		if err := appendResult(s, args, s.PrevResult); err != nil {
+			return err
 		}
 	}
 	return p.passOn(s)
 }
 
+// appendResult makes the result of an attachment durable. It fails if nothing
+// is journaled for it: a result alone would be worth nothing. Its errors are
+// *types.Error.
+func appendResult(s *stanza.Stanza, args *skel.CmdArgs, result []byte) error {
+	store, f, err := lock(s, args)
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("the arguments of %s are not journaled, so its result cannot be", key(s, args)),
+			"a DEL came before ADD was done, or the conflist lacks a durable-args stanza without a position, and with the same dataDir, before the others")
+	}
+	defer store.Close()
+	defer f.Close()
+	return storeError(s, f.Append(journal.Result(result)), "the attachment is not protected")
+}
+
 // addWrapped runs the chain, journals its result and prints what the last
 // plugin printed.
-func (p plugin) addWrapped(s *stanza, plugins []chain.Plugin, args *skel.CmdArgs) error {
-	call, err := s.call(args)
+func (p plugin) addWrapped(s *stanza.Stanza, plugins []chain.Plugin, args *skel.CmdArgs) error {
+	call, err := call(s, args)
 	if err != nil {
 		return err
 	}
@@ -79,7 +88,7 @@ func (p plugin) addWrapped(s *stanza, plugins []chain.Plugin, args *skel.CmdArgs
 	if err != nil {
 		return chainError(err)
 	}
-	if err := s.append(args, journal.Result(result)); err != nil {
+	if err := appendResult(s, args, result); err != nil {
 		return err
 	}
 	return p.print(printed)
@@ -95,7 +104,7 @@ func chainError(err error) error {
 }
 
 // entry is what the journal has to hold for args. Its errors are *types.Error.
-func (s *stanza) entry(n *network, args *skel.CmdArgs) (journal.Add, error) {
+func entry(s *stanza.Stanza, n *stanza.Network, args *skel.CmdArgs) (journal.Add, error) {
 	// skel checks this too, but only after we are done.
 	if args.NetnsOverride == "" && netnsid.Own(args.Netns) {
 		return journal.Add{}, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the plugin's own network namespace; give the container's", args.Netns)
@@ -105,36 +114,37 @@ func (s *stanza) entry(n *network, args *skel.CmdArgs) (journal.Add, error) {
 		return journal.Add{}, types.NewError(types.ErrInvalidNetNS, err.Error(), "CNI_NETNS must name the container's network namespace")
 	}
 	return journal.Add{
-		Layout:        s.layout(),
+		Layout:        s.Layout(),
 		Args:          []byte(args.Args),
 		RuntimeConfig: s.RuntimeConfig,
 		CNIVersion:    s.CNIVersion,
 		Path:          args.Path,
 		NetNS:         journal.NetNS(netns),
-		Conflist:      n.conflist,
-		Chain:         chain.Configs(n.protected),
+		Conflist:      n.Conflist,
+		Chain:         chain.Configs(n.Protected),
 	}, nil
 }
 
-// append makes entry durable. Its errors are *types.Error.
-func (s *stanza) append(args *skel.CmdArgs, entry journal.Entry) error {
+// appendAdd makes entry durable. Its errors are *types.Error, and say what
+// follows from them.
+func appendAdd(s *stanza.Stanza, args *skel.CmdArgs, entry journal.Add, so string) error {
 	store, err := journal.Create(s.DataDir)
 	if err == nil {
 		defer store.Close()
-		err = store.Append(s.key(args), entry)
+		err = store.Append(key(s, args), entry)
 	}
-	return s.storeError(err)
+	return storeError(s, err, so)
 }
 
 // storeError is an error of the store on the way to the runtime.
-func (s *stanza) storeError(err error) error {
+func storeError(s *stanza.Stanza, err error, so string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, journal.ErrLocked):
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
 	default:
-		return types.NewError(types.ErrIOFailure, fmt.Sprintf("cannot journal in dataDir %s: %v", s.DataDir, err), remedy(err))
+		return types.NewError(types.ErrIOFailure, fmt.Sprintf("cannot journal in dataDir %s, so %s: %v", s.DataDir, so, err), remedy(err))
 	}
 }
 
@@ -157,7 +167,7 @@ func remedy(err error) string {
 }
 
 // passOn prints the result of whatever stands before us, byte for byte.
-func (p plugin) passOn(s *stanza) error {
+func (p plugin) passOn(s *stanza.Stanza) error {
 	if s.PrevResult != nil {
 		return p.print(s.PrevResult)
 	}

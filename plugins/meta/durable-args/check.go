@@ -8,6 +8,7 @@ import (
 
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // check writes again what the journal should hold of the attachment, since
@@ -15,7 +16,7 @@ import (
 // the journal: CRI-O calls it after every ADD and at start-up, also for pods
 // older than the installation, and undoes the pod on an error.
 func (p plugin) check(args *skel.CmdArgs) error {
-	s, err := parseStanza(args.StdinData)
+	s, err := stanza.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
@@ -23,7 +24,7 @@ func (p plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		p.say("CHECK cannot adopt the attachment: %v", err)
 	}
-	if s.layout() == wrapped {
+	if s.Layout() == stanza.Wrapped {
 		return p.checkWrapped(s, known, args)
 	}
 	return nil
@@ -31,19 +32,19 @@ func (p plugin) check(args *skel.CmdArgs) error {
 
 // checkWrapped runs the chain's CHECK with what the journal holds or, if it
 // holds nothing, with what the runtime gave.
-func (p plugin) checkWrapped(s *stanza, known *journal.Add, args *skel.CmdArgs) error {
-	call, err := s.call(args)
+func (p plugin) checkWrapped(s *stanza.Stanza, known *journal.Add, args *skel.CmdArgs) error {
+	call, err := call(s, args)
 	if err != nil {
 		return err
 	}
-	n, err := s.wrapped()
+	n, err := s.Nested()
 	if err != nil {
 		return err
 	}
-	plugins := n.protected
+	plugins := n.Protected
 	if known != nil {
 		prevResult := call.PrevResult
-		if plugins, call, err = replay.Journaled(s.key(args), *known, args.Path); err != nil {
+		if plugins, call, err = replay.Journaled(key(s, args), *known, args.Path); err != nil {
 			return err
 		}
 		call.NetNS = args.Netns
@@ -56,34 +57,34 @@ func (p plugin) checkWrapped(s *stanza, known *journal.Add, args *skel.CmdArgs) 
 
 // adopt returns what the journal holds of the newest ADD once what was missing
 // or damaged has been written again, nil if it holds nothing.
-func (p plugin) adopt(s *stanza, args *skel.CmdArgs) (*journal.Add, error) {
-	known, damaged, err := s.journaled(args)
+func (p plugin) adopt(s *stanza.Stanza, args *skel.CmdArgs) (*journal.Add, error) {
+	known, damaged, err := journaled(s, args)
 	if err != nil {
 		return nil, err
 	}
-	if s.layout() != last {
+	if s.Layout() != stanza.Last {
 		differs := known != nil && !replay.SameArgs(string(known.Args), args.Args)
 		if differs {
 			p.say("CNI_ARGS of CHECK differ from those of ADD, which stand")
 		}
 		// If lines are damaged, the newest ADD may be among them.
 		if known == nil || differs && damaged {
-			n, err := s.network()
+			n, err := s.Network()
 			if err != nil {
 				return known, err
 			}
-			entry, err := s.entry(n, args)
+			entry, err := entry(s, n, args)
 			if err != nil {
 				return known, err
 			}
-			if err := s.append(args, entry); err != nil {
+			if err := appendAdd(s, args, entry, "a DEL has only what the runtime gives"); err != nil {
 				return known, err
 			}
 			known = &entry
 		}
 	}
-	if s.layout() != first && known != nil && known.Result == nil && substantial(s.PrevResult) {
-		if err := s.append(args, journal.Result(s.PrevResult)); err != nil {
+	if s.Layout() != stanza.First && known != nil && known.Result == nil && substantial(s.PrevResult) {
+		if err := appendResult(s, args, s.PrevResult); err != nil {
 			return known, err
 		}
 		known.Result = s.PrevResult
@@ -103,8 +104,8 @@ func substantial(result json.RawMessage) bool {
 
 // journaled returns the newest ADD in the journal, nil if there is none, and
 // whether lines of the file are damaged.
-func (s *stanza) journaled(args *skel.CmdArgs) (*journal.Add, bool, error) {
-	store, f, err := s.lock(args)
+func journaled(s *stanza.Stanza, args *skel.CmdArgs) (*journal.Add, bool, error) {
+	store, f, err := lock(s, args)
 	if err != nil || f == nil {
 		return nil, false, err
 	}

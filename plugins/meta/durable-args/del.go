@@ -12,17 +12,18 @@ import (
 
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // del makes sure that every plugin of the chain gets what it got on ADD. libcni
 // calls a chain in reverse: the last stanza runs before it, the first after it,
 // and a wrapped one in its place.
 func (p plugin) del(args *skel.CmdArgs) error {
-	s, err := parseStanza(args.StdinData)
+	s, err := stanza.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	store, f, err := s.lock(args)
+	store, f, err := lock(s, args)
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func (p plugin) del(args *skel.CmdArgs) error {
 			f = nil
 		}
 	}
-	if s.layout() == wrapped {
+	if s.Layout() == stanza.Wrapped {
 		return p.delWrapped(s, store, f, args)
 	}
 	if f == nil {
@@ -48,7 +49,7 @@ func (p plugin) del(args *skel.CmdArgs) error {
 		return err
 	}
 	replayer := p.replayer(s, store)
-	if s.layout() == last {
+	if s.Layout() == stanza.Last {
 		err = replayer.BeforePass(context.Background(), f, delivery)
 	} else {
 		err = replayer.AfterPass(context.Background(), f, delivery)
@@ -61,19 +62,19 @@ func (p plugin) del(args *skel.CmdArgs) error {
 
 // delWrapped runs the chain with what the journal holds or, for pods older than
 // the installation, with what the runtime gave.
-func (p plugin) delWrapped(s *stanza, store *journal.Store, f *journal.File, args *skel.CmdArgs) error {
-	call, err := s.call(args)
+func (p plugin) delWrapped(s *stanza.Stanza, store *journal.Store, f *journal.File, args *skel.CmdArgs) error {
+	call, err := call(s, args)
 	if err != nil {
 		return err
 	}
 	if f != nil && f.Record().Newest() != nil {
 		return chainError(p.replayer(s, store).InsteadOfPass(context.Background(), f, call))
 	}
-	n, err := s.wrapped()
+	n, err := s.Nested()
 	if err != nil {
 		return err
 	}
-	for _, plugin := range slices.Backward(n.protected) {
+	for _, plugin := range slices.Backward(n.Protected) {
 		if err := p.runner().Del(context.Background(), plugin, call); err != nil {
 			return chainError(err)
 		}
@@ -86,11 +87,11 @@ func (p plugin) delWrapped(s *stanza, store *journal.Store, f *journal.File, arg
 
 // lock opens the attachment's file, nil if nothing is journaled for it. Its
 // errors are *types.Error: a store that cannot be read may owe something.
-func (s *stanza) lock(args *skel.CmdArgs) (*journal.Store, *journal.File, error) {
+func lock(s *stanza.Stanza, args *skel.CmdArgs) (*journal.Store, *journal.File, error) {
 	store, err := journal.Open(s.DataDir)
 	if err == nil {
 		var f *journal.File
-		if f, err = store.Lock(s.key(args)); err == nil {
+		if f, err = store.Lock(key(s, args)); err == nil {
 			return store, f, nil
 		}
 		store.Close()
@@ -108,17 +109,17 @@ func (s *stanza) lock(args *skel.CmdArgs) (*journal.Store, *journal.File, error)
 
 // delivery is what the runtime gives on this DEL. The conflist is not needed:
 // without it, everything counts as not delivered.
-func (p plugin) delivery(s *stanza, args *skel.CmdArgs) (replay.Delivery, error) {
-	call, err := s.call(args)
+func (p plugin) delivery(s *stanza.Stanza, args *skel.CmdArgs) (replay.Delivery, error) {
+	call, err := call(s, args)
 	if err != nil {
 		return replay.Delivery{}, err
 	}
-	n, err := s.network()
+	n, err := s.Network()
 	if err != nil {
 		p.say("today's chain cannot be told, so every plugin counts as not called: %v", err)
 		return replay.Delivery{Call: call}, nil
 	}
-	return replay.Delivery{Call: call, Plugins: n.plugins, Extended: n.extended}, nil
+	return replay.Delivery{Call: call, Plugins: n.Plugins, Extended: n.Extended}, nil
 }
 
 func (p plugin) setAside(f *journal.File) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // The keys under which GC names the valid attachments. The first is the
@@ -24,20 +25,20 @@ const (
 // gc replays what the journal holds of attachments that are neither valid nor
 // alive. It goes on after an error, and returns all of them.
 func (p plugin) gc(args *skel.CmdArgs) error {
-	s, err := parseStanza(args.StdinData)
+	s, err := stanza.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if s.layout() == last {
+	if s.Layout() == stanza.Last {
 		return nil // the first stanza does it
 	}
-	valid, err := s.valid()
+	valid, err := validAttachments(s)
 	if err != nil {
 		return err
 	}
 	code := types.ErrTryAgainLater
 	err = p.sweep(s, valid, args)
-	if s.layout() == wrapped {
+	if s.Layout() == stanza.Wrapped {
 		gcErr := p.gcWrapped(s, args)
 		var own *types.Error
 		if err == nil && errors.As(gcErr, &own) {
@@ -52,7 +53,7 @@ func (p plugin) gc(args *skel.CmdArgs) error {
 	return nil
 }
 
-func (p plugin) sweep(s *stanza, valid map[journal.Key]bool, args *skel.CmdArgs) error {
+func (p plugin) sweep(s *stanza.Stanza, valid map[journal.Key]bool, args *skel.CmdArgs) error {
 	store, err := journal.Open(s.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -65,12 +66,12 @@ func (p plugin) sweep(s *stanza, valid map[journal.Key]bool, args *skel.CmdArgs)
 	return p.replayer(s, store).Sweep(context.Background(), s.Name, isValid, chain.Call{Path: args.Path})
 }
 
-func (p plugin) gcWrapped(s *stanza, args *skel.CmdArgs) error {
-	n, err := s.wrapped()
+func (p plugin) gcWrapped(s *stanza.Stanza, args *skel.CmdArgs) error {
+	n, err := s.Nested()
 	if err != nil {
 		return err
 	}
-	call, err := s.call(args)
+	call, err := call(s, args)
 	if err != nil {
 		return err
 	}
@@ -81,12 +82,12 @@ func (p plugin) gcWrapped(s *stanza, args *skel.CmdArgs) error {
 	if s.Attachments != nil {
 		lists[attachmentsKey] = s.Attachments
 	}
-	return p.runner().GC(context.Background(), n.protected, call, lists)
+	return p.runner().GC(context.Background(), n.Protected, call, lists)
 }
 
-// valid returns the attachments that the runtime says it knows. Its error is a
+// validAttachments returns the attachments that the runtime says it knows. Its error is a
 // *types.Error.
-func (s *stanza) valid() (map[journal.Key]bool, error) {
+func validAttachments(s *stanza.Stanza) (map[journal.Key]bool, error) {
 	valid := make(map[journal.Key]bool)
 	for key, list := range map[string]json.RawMessage{validAttachmentsKey: s.ValidAttachments, attachmentsKey: s.Attachments} {
 		if list == nil {

@@ -4,16 +4,19 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // version is set by the Makefile.
@@ -41,8 +44,33 @@ func main() {
 // runner calls the chain.
 func (p plugin) runner() chain.Runner { return chain.Runner{Stderr: p.stderr} }
 
-func (p plugin) replayer(s *stanza, store *journal.Store) replay.Replayer {
+func (p plugin) replayer(s *stanza.Stanza, store *journal.Store) replay.Replayer {
 	return replay.Replayer{Store: store, Runner: p.runner(), Attempts: *s.ReplayAttempts, Stderr: p.stderr}
+}
+
+// key names the attachment that the call is about.
+func key(s *stanza.Stanza, args *skel.CmdArgs) journal.Key {
+	return journal.Key{Network: s.Name, ContainerID: args.ContainerID, IfName: args.IfName}
+}
+
+// call is what the runtime gives to the chain now.
+func call(s *stanza.Stanza, args *skel.CmdArgs) (chain.Call, error) {
+	c := chain.Call{
+		Network:     s.Name,
+		CNIVersion:  s.CNIVersion,
+		ContainerID: args.ContainerID,
+		IfName:      args.IfName,
+		NetNS:       args.Netns,
+		Args:        args.Args,
+		Path:        args.Path,
+		PrevResult:  s.PrevResult,
+	}
+	if len(s.RuntimeConfig) > 0 {
+		if err := json.Unmarshal(s.RuntimeConfig, &c.RuntimeConfig); err != nil {
+			return c, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("reading runtimeConfig: %v", err), "")
+		}
+	}
+	return c, nil
 }
 
 // say writes a line for the operator; a full stderr is no reason to fail.

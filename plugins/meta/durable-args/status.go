@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
 // spare is how much must be free for an ADD to be journaled: more than the
@@ -24,35 +25,35 @@ const spare = 1 << 20
 // status answers whether an ADD could be journaled now. It is polled every few
 // seconds, and writes nothing.
 func (p plugin) status(args *skel.CmdArgs) error {
-	s, err := parseStanza(args.StdinData)
+	s, err := stanza.Parse(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if s.layout() == last {
+	if s.Layout() == stanza.Last {
 		return nil // the first stanza answers for both
 	}
-	n, err := s.network()
+	n, err := s.Network()
 	if err == nil {
-		err = n.covered()
+		err = n.Covered()
 	}
 	if err == nil {
-		err = s.ready()
+		err = ready(s)
 	}
 	if err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "not ready: "+err.Error(), "")
 	}
-	if s.layout() == wrapped {
-		call, err := s.call(args)
+	if s.Layout() == stanza.Wrapped {
+		call, err := call(s, args)
 		if err != nil {
 			return err
 		}
-		return chainError(p.runner().Status(context.Background(), n.protected, call))
+		return chainError(p.runner().Status(context.Background(), n.Protected, call))
 	}
 	return nil
 }
 
 // ready returns an error unless dataDir can take an entry that survives a reboot.
-func (s *stanza) ready() error {
+func ready(s *stanza.Stanza) error {
 	dir := s.DataDir
 	store, err := journal.Open(dir)
 	switch {
