@@ -8,7 +8,7 @@ GIT     := git -c safe.directory='$(CURDIR)'
 VERSION := $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo unknown)
 DESTDIR ?=
 BINDIR  ?= /opt/cni/bin
-GOFILES := $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum)
+GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum))
 
 .PHONY: build tools demo test lint install clean
 

@@ -5,7 +5,6 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,8 +94,11 @@ func protect(ts *testscript.TestScript, neg bool, args []string) {
 		plugins := conflist["plugins"].([]any)
 		capabilities := make(map[string]any)
 		for _, p := range plugins {
-			if declared, ok := p.(map[string]any)["capabilities"]; ok {
-				maps.Copy(capabilities, declared.(map[string]any))
+			declared, _ := p.(map[string]any)["capabilities"].(map[string]any)
+			for name, value := range declared {
+				if value == true {
+					capabilities[name] = true
+				}
 			}
 		}
 		first := map[string]any{"type": "durable-args", "capabilities": capabilities}
