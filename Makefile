@@ -8,14 +8,17 @@ GIT     := git -c safe.directory='$(CURDIR)'
 VERSION := $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo unknown)
 DESTDIR ?=
 BINDIR  ?= /opt/cni/bin
+SBINDIR ?= /usr/local/sbin
 GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum))
 
 .PHONY: build tools demo test lint install clean
 
-build: bin/durable-args
+build: bin/durable-args bin/durable-argsctl
 
-bin/durable-args: $(GOFILES)
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./plugins/meta/durable-args
+bin/durable-args: PACKAGE = ./plugins/meta/durable-args
+bin/durable-argsctl: PACKAGE = ./plugins/meta/durable-args/ctl
+bin/durable-args bin/durable-argsctl: $(GOFILES)
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ $(PACKAGE)
 
 # What tests and demo drive: the reference plugins and cnitool, as test/go.mod
 # pins them, and the recorder.
@@ -43,6 +46,7 @@ lint:
 
 install: build
 	install -D -m 755 bin/durable-args $(DESTDIR)$(BINDIR)/durable-args
+	install -D -m 755 bin/durable-argsctl $(DESTDIR)$(SBINDIR)/durable-argsctl
 
 clean:
 	rm -rf bin

@@ -13,10 +13,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
+// What a stanza leaves out.
 const (
-	defaultDataDir  = "/var/lib/durable-args"
-	defaultConfDir  = "/etc/cni/net.d"
-	defaultAttempts = 3
+	DefaultDataDir  = "/var/lib/durable-args"
+	DefaultConfDir  = "/etc/cni/net.d"
+	DefaultCacheDir = "/var/lib/cni" // libcni.CacheDir
+	DefaultAttempts = 3
 )
 
 // The layouts of a stanza.
@@ -33,6 +35,7 @@ type Stanza struct {
 	Position       string            `json:"position"`
 	DataDir        string            `json:"dataDir"`
 	ConfDir        string            `json:"confDir"`
+	CacheDir       string            `json:"cacheDir"`
 	ReplayAttempts *int              `json:"replayAttempts"` // never nil
 	AllowVolatile  bool              `json:"allowVolatile"`
 	Capabilities   map[string]bool   `json:"capabilities"`
@@ -54,11 +57,12 @@ func Parse(config []byte) (*Stanza, error) {
 		return nil, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("reading the durable-args stanza: %v", err), "")
 	}
 	s.Position = cmp.Or(s.Position, First)
-	s.DataDir = cmp.Or(s.DataDir, defaultDataDir)
-	s.ConfDir = cmp.Or(s.ConfDir, os.Getenv("NETCONFPATH"), defaultConfDir)
+	s.DataDir = cmp.Or(s.DataDir, DefaultDataDir)
+	s.ConfDir = cmp.Or(s.ConfDir, os.Getenv("NETCONFPATH"), DefaultConfDir)
+	s.CacheDir = cmp.Or(s.CacheDir, DefaultCacheDir)
 	if s.ReplayAttempts == nil {
 		s.ReplayAttempts = new(int)
-		*s.ReplayAttempts = defaultAttempts
+		*s.ReplayAttempts = DefaultAttempts
 	}
 	for _, raw := range []*json.RawMessage{&s.PrevResult, &s.RuntimeConfig} {
 		if bytes.Equal(*raw, []byte("null")) {
@@ -74,6 +78,8 @@ func Parse(config []byte) (*Stanza, error) {
 		return nil, invalid("dataDir %q must be an absolute path", s.DataDir)
 	case !filepath.IsAbs(s.ConfDir):
 		return nil, invalid("confDir %q must be an absolute path", s.ConfDir)
+	case !filepath.IsAbs(s.CacheDir):
+		return nil, invalid("cacheDir %q must be an absolute path", s.CacheDir)
 	case *s.ReplayAttempts < 0:
 		return nil, invalid("replayAttempts must not be negative")
 	}

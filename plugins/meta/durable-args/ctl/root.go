@@ -1,0 +1,115 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/spf13/cobra"
+
+	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
+)
+
+const pluginType = "durable-args"
+
+// errFinding is returned by a command that has printed what it found.
+var errFinding = errors.New("something was found")
+
+// usageError says that the command was called in a wrong way.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() + "; see --help" }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// node is where to look on this node: what every command's flags say or, where
+// they are silent, the conflists that hold our stanza.
+type node struct {
+	confDir, dataDir, cacheDir string
+}
+
+// newRoot returns the command with all of its subcommands.
+func newRoot() *cobra.Command {
+	var n node
+	root := &cobra.Command{
+		Use:           "durable-argsctl",
+		Short:         "Shows and mends what durable-args has journaled on this node",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return n.complete()
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&n.confDir, "conf-dir", cmp.Or(os.Getenv("NETCONFPATH"), stanza.DefaultConfDir), "directory of the conflists")
+	flags.StringVar(&n.dataDir, "data-dir", "", "directory of the journal (default: as the conflists say)")
+	flags.StringVar(&n.cacheDir, "cache-dir", "", "directory of libcni's cache (default: as the conflists say)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	return root
+}
+
+// exactArgs is cobra.ExactArgs with our exit code.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != len(names) {
+			return usage("takes %d arguments %v, not %d", len(names), names, len(args))
+		}
+		return nil
+	}
+}
+
+// complete takes from the conflists what the flags leave open.
+func (n *node) complete() error {
+	stanzas, err := n.stanzas()
+	if err != nil {
+		return err
+	}
+	for _, s := range stanzas {
+		n.dataDir = cmp.Or(n.dataDir, s.DataDir)
+		n.cacheDir = cmp.Or(n.cacheDir, s.CacheDir)
+	}
+	n.dataDir = cmp.Or(n.dataDir, stanza.DefaultDataDir)
+	n.cacheDir = cmp.Or(n.cacheDir, stanza.DefaultCacheDir)
+	return nil
+}
+
+// stanzas returns ours from every conflist in confDir that can be read.
+func (n *node) stanzas() ([]*stanza.Stanza, error) {
+	files, err := libcni.ConfFiles(n.confDir, []string{".conflist"})
+	if err != nil {
+		return nil, fmt.Errorf("reading --conf-dir: %w", err)
+	}
+	slices.Sort(files)
+	var found []*stanza.Stanza
+	for _, file := range files {
+		list, err := libcni.NetworkConfFromFile(file)
+		if err != nil {
+			continue // doctor tells of it
+		}
+		for _, plugin := range list.Plugins {
+			if plugin.Network.Type != pluginType {
+				continue
+			}
+			if s, err := stanza.Parse(plugin.Bytes); err == nil {
+				s.Name, s.CNIVersion = list.Name, list.CNIVersion
+				found = append(found, s)
+			}
+		}
+	}
+	return found, nil
+}
+
+// store opens the journal. The error wraps fs.ErrNotExist if there is none.
+func (n *node) store() (*journal.Store, error) {
+	store, err := journal.Open(n.dataDir)
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("%w; run it as root", err)
+	}
+	return store, err
+}
