@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -29,7 +30,9 @@ func sameJSON(a, b json.RawMessage) bool {
 func decodeJSON(raw json.RawMessage) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	err = dec.Decode(&v)
+	if err = dec.Decode(&v); err == nil && len(bytes.TrimSpace(raw[dec.InputOffset():])) > 0 {
+		err = errors.New("more than one JSON value")
+	}
 	return v, err
 }
 
