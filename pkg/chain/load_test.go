@@ -179,20 +179,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestWithoutLeavesItsArgumentAlone(t *testing.T) {
+func TestParseAllKeepsEveryConfiguration(t *testing.T) {
 	t.Parallel()
-	all := []Plugin{{Type: "us"}, {Type: "bridge"}, {Type: "us"}, {Type: "portmap"}, {Type: "us2"}}
-	before := slices.Clone(all)
-	var types []string
-	for _, p := range Without(all, "us") {
-		types = append(types, p.Type)
+	configs := []json.RawMessage{[]byte(`{"type":"bridge","mtu":9007199254740993}`), []byte(`{"capabilities":{"b":true,"a":true,"c":false},"type":"portmap"}`)}
+	plugins, err := ParseAll(configs)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !slices.Equal(types, []string{"bridge", "portmap", "us2"}) {
-		t.Errorf("left are %q", types)
+	if got := Configs(plugins); !slices.EqualFunc(got, configs, func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+		t.Errorf("Configs() = %s, want %s", got, configs)
 	}
-	for i := range all {
-		if all[i].Type != before[i].Type {
-			t.Errorf("the argument is now %+v", all)
-		}
+	if want := []string{"a", "b"}; !slices.Equal(plugins[1].Capabilities, want) {
+		t.Errorf("capabilities are %q, want %q", plugins[1].Capabilities, want)
+	}
+	if plugins, err := ParseAll(append(configs, []byte(`{}`))); err == nil {
+		t.Errorf("one without a type: %+v, want an error", plugins)
 	}
 }
