@@ -148,6 +148,7 @@ func (e *boundExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []b
 		cmd.Stdin = bytes.NewReader(stdin)
 		cmd.Stdout = &stdout
 		cmd.Stderr = e.Stderr
+		cmd.WaitDelay = time.Second // for what a killed plugin leaves behind
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := cmd.Run()
 		switch {
