@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"sigs.k8s.io/yaml"
 
 	"github.com/durable-args/durable-args/test/sandbox"
 )
@@ -17,16 +18,23 @@ import (
 // example declares.
 var capabilityArgs = map[string]string{
 	"portMappings": `[{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]`,
+	"ips":          `["10.245.0.7/24"]`,
+	"mac":          `"02:00:00:00:00:07"`,
 	"bandwidth":    `{"ingressRate": 10000000, "ingressBurst": 1000000, "egressRate": 10000000, "egressBurst": 1000000}`,
 }
 
-// TestExamples takes every conflist in conf-examples through the life of a pod
-// whose DEL has lost its arguments, with the plugin's defaults.
+// multusExample has its chain in the cluster, and not on the node's disk.
+const multusExample = "../../conf-examples/network-attachment-definition.yaml"
+
+// TestExamples takes every configuration in conf-examples through the life of a
+// pod whose DEL has lost everything, with the plugin's defaults; in the layout
+// first, everything but the result, which is not journaled there.
 func TestExamples(t *testing.T) {
 	examples, err := filepath.Glob("../../conf-examples/*.conflist")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
+	examples = append(examples, multusExample)
 	for _, example := range examples {
 		t.Run(filepath.Base(example), func(t *testing.T) {
 			t.Parallel()
@@ -52,11 +60,16 @@ func tryExample(t *testing.T, example string) {
 	if err := os.Setenv("NETCONFPATH", work); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(work, "10-example.conflist")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
+	if example == multusExample {
+		var definition struct{ Spec struct{ Config string } }
+		if err := yaml.Unmarshal(text, &definition); err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(definition.Spec.Config)
+	} else if err := os.WriteFile(filepath.Join(work, "10-example.conflist"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	list, err := libcni.NetworkConfFromFile(file)
+	list, err := libcni.NetworkConfFromBytes(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +97,11 @@ func tryExample(t *testing.T, example string) {
 		t.Errorf("CHECK: %v", err)
 	}
 
+	if filepath.Base(example) != "first.conflist" {
+		if err := os.RemoveAll("/var/lib/cni/results"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	lost := &libcni.RuntimeConf{ContainerID: known.ContainerID, NetNS: known.NetNS, IfName: known.IfName}
 	for _, which := range []string{"first", "second"} {
 		if err := cni.DelNetworkList(ctx, list, lost); err != nil {
