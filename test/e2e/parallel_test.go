@@ -53,8 +53,7 @@ func TestFiftyContainersAtOnce(t *testing.T) {
 		rounds int
 		chain  string
 	}{
-		{"on recorders", 9, `{"type": "recorder", "label": "plain"},
-			{"type": "recorder", "label": "ports", "capabilities": {"portMappings": true}}`},
+		{"on a recorder", 9, `{"type": "recorder", "capabilities": {"portMappings": true}}`},
 		{"on bridge and portmap", 1, `{"type": "bridge", "bridge": "web0", "isGateway": true,
 				"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]]}},
 			{"type": "portmap", "capabilities": {"portMappings": true}}`},
@@ -68,6 +67,16 @@ func TestFiftyContainersAtOnce(t *testing.T) {
 			}
 			list, err := libcni.LoadNetworkConf(conf, "web")
 			if err != nil {
+				t.Fatal(err)
+			}
+			// portmap's own race (containernetworking/plugins#335): whoever is
+			// second to make the chains that all containers share fails. So one
+			// has been here before.
+			first := newCNI(cnibin, io.Discard, "NETCONFPATH="+conf, "RECORDER="+filepath.Join(conf, "first"))
+			if _, err := first.AddNetworkList(context.Background(), list, attachment("c0")); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.DelNetworkList(context.Background(), list, attachment("c0")); err != nil {
 				t.Fatal(err)
 			}
 			for range test.rounds {
@@ -110,7 +119,7 @@ func attachment(id string) *libcni.RuntimeConf {
 	}
 }
 
-// replayedOnce returns a check that a container's DEL has reached both plugins
+// replayedOnce returns a check that a container's DEL has reached the recorder
 // twice, bare and then with all that is its own.
 func replayedOnce(t *testing.T, record string) func(id string) error {
 	data, err := os.ReadFile(record)
@@ -124,12 +133,9 @@ func replayedOnce(t *testing.T, record string) func(id string) error {
 			return err
 		}
 		call := "container=" + id + " ifname=eth0 netns=/run/netns/" + id
-		args := " args=IgnoreUnknown=1;K8S_POD_NAME=" + id
 		want := []string{
-			"DEL ports " + call + " args= caps= ",
-			"DEL plain " + call + " args= caps= ",
-			"DEL ports " + call + args + " caps=" + string(port) + " ",
-			"DEL plain " + call + args + " caps= ",
+			"DEL recorder " + call + " args= caps= ",
+			"DEL recorder " + call + " args=IgnoreUnknown=1;K8S_POD_NAME=" + id + " caps=" + string(port) + " ",
 		}
 		var got []string
 		for _, line := range lines {
