@@ -90,7 +90,8 @@ func (r Replayer) BeforePass(ctx context.Context, f *journal.File, d Delivery) e
 // AfterPass replays what a DEL that has already passed down the whole chain did
 // not deliver, and removes the file once nothing is owed. Since the pass has
 // succeeded, it goes on after a plugin that fails. The error is a
-// *[FailedError] if the runtime should send DEL again.
+// *[FailedError] if the runtime should send DEL again, and its pass can succeed
+// once more.
 func (r Replayer) AfterPass(ctx context.Context, f *journal.File, d Delivery) error {
 	rec := f.Record()
 	steps, err := owed(rec, d)
@@ -109,11 +110,28 @@ func (r Replayer) AfterPass(ctx context.Context, f *journal.File, d Delivery) er
 			failures = append(failures, failure{s.plugin.Type, err})
 		}
 	}
-	if len(failures) > 0 {
-		return r.retry(f, failures...)
+	if len(failures) == 0 {
+		r.Remove(f)
+		return nil
 	}
-	r.Remove(f)
-	return nil
+	err = r.retry(f, failures...)
+	if err != nil && !r.repeatable(ctx, d) {
+		r.say("%s stays in the journal as a debt: the chain does not bear a second DEL, so the runtime would try again in vain", rec.Key)
+		return nil
+	}
+	return err
+}
+
+// repeatable runs the pass again that the runtime has just run, as it will if
+// DEL fails, and reports whether the chain bears that. Where it does not, as
+// with host-device, an error of ours would hold the pod for ever.
+func (r Replayer) repeatable(ctx context.Context, d Delivery) bool {
+	for _, p := range slices.Backward(d.Plugins) {
+		if r.Runner.Del(ctx, p, d.Call) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // InsteadOfPass runs DEL down the chain with what the journal holds, and removes

@@ -23,8 +23,8 @@ const inside = "DURABLE_ARGS_SANDBOX"
 
 // Enter runs the calling test again, alone, in a sandbox. In the test that
 // called first it returns false, once the other has ended, with its outcome; in
-// the sandbox it returns true. There /run, /var/lib and /etc/cni are empty, the
-// first in memory and the others on the disk that holds the temporary directory.
+// the sandbox it returns true. There /run and /var/lib are empty, the one in memory
+// and the other on the disk that holds the temporary directory.
 func Enter(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) != "" {

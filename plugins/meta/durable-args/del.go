@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
@@ -97,8 +98,8 @@ func lock(s *stanza.Stanza, args *skel.CmdArgs) (*journal.Store, *journal.File, 
 		store.Close()
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, journal.ErrInvalidKey):
-		return nil, nil, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, journal.ErrInvalidKey):
+		return nil, nil, nil // ADD cannot have journaled anything there
 	case errors.Is(err, journal.ErrLocked):
 		return nil, nil, types.NewError(types.ErrTryAgainLater, replay.Words(err.Error()), "")
 	default:
