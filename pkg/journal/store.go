@@ -142,9 +142,8 @@ func (s *Store) Read(key Key) (Record, error) {
 	return readRecord(key, f)
 }
 
-// Check reports, without writing anything, whether the store could take an
-// attachment of the network: its directory is absent, or ours alone.
-func (s *Store) Check(network string) error {
+// check returns nil if the network's directory is absent, or ours alone.
+func (s *Store) check(network string) error {
 	dir, err := openDir(int(s.dir.Fd()), network, s.path(network))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

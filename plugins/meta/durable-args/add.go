@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"golang.org/x/sys/unix"
 
 	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
@@ -144,25 +142,7 @@ func storeError(s *stanza.Stanza, err error, so string) error {
 	case errors.Is(err, journal.ErrLocked):
 		return types.NewError(types.ErrTryAgainLater, err.Error(), "")
 	default:
-		return types.NewError(types.ErrIOFailure, fmt.Sprintf("cannot journal in dataDir %s, so %s: %v", s.DataDir, so, err), remedy(err))
-	}
-}
-
-// remedy says what an operator can do about an error of the store.
-func remedy(err error) string {
-	switch {
-	case errors.Is(err, journal.ErrUntrusted):
-		return "" // says so itself
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return "free space or inodes on that file system, or choose another dataDir"
-	case errors.Is(err, unix.EROFS):
-		return "mount that file system writable again, or choose another dataDir"
-	case errors.Is(err, fs.ErrPermission):
-		return "let root write there, or choose another dataDir"
-	case errors.Is(err, unix.ENOTDIR):
-		return "choose a dataDir whose parents are directories"
-	default:
-		return "look at that file system and at the kernel's log, or choose another dataDir"
+		return types.NewError(types.ErrIOFailure, fmt.Sprintf("cannot journal in dataDir %s, so %s: %v", s.DataDir, so, err), journal.Remedy(err))
 	}
 }
 

@@ -104,7 +104,7 @@ func lock(s *stanza.Stanza, args *skel.CmdArgs) (*journal.Store, *journal.File, 
 		return nil, nil, types.NewError(types.ErrTryAgainLater, replay.Words(err.Error()), "")
 	default:
 		return nil, nil, types.NewError(types.ErrIOFailure,
-			replay.Words(fmt.Sprintf("cannot read the journal in dataDir %s, so nobody knows what it owes: %v", s.DataDir, err)), remedy(err))
+			replay.Words(fmt.Sprintf("cannot read the journal in dataDir %s, so nobody knows what it owes: %v", s.DataDir, err)), journal.Remedy(err))
 	}
 }
 
