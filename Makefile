@@ -9,6 +9,8 @@ VERSION := $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo u
 DESTDIR ?=
 BINDIR  ?= /opt/cni/bin
 SBINDIR ?= /usr/local/sbin
+UNITDIR ?= /usr/local/lib/systemd/system
+UNITS   := $(wildcard conf-examples/systemd/*)
 GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum))
 
 .PHONY: build tools demo test lint install clean
@@ -47,6 +49,10 @@ lint:
 install: build
 	install -D -m 755 bin/durable-args $(DESTDIR)$(BINDIR)/durable-args
 	install -D -m 755 bin/durable-argsctl $(DESTDIR)$(SBINDIR)/durable-argsctl
+	install -d $(DESTDIR)$(UNITDIR)
+	for unit in $(UNITS); do \
+		sed 's|/usr/local/sbin|$(SBINDIR)|' $$unit >$(DESTDIR)$(UNITDIR)/$${unit##*/}; \
+	done
 
 clean:
 	rm -rf bin
