@@ -60,14 +60,15 @@ func plan(rec journal.Record, today chain.Call) ([]step, error) {
 		if err != nil {
 			return nil, err
 		}
+		newer := steps
 		for _, s := range planned {
 			// What the runtime knows belongs to the newest ADD.
 			if i == 0 && s.result == nil && hasPrevResult(s.call.CNIVersion) {
 				s.call.PrevResult = today.PrevResult
 			}
 			// An ADD that differs in one plugin's share is no reason to
-			// call the others twice.
-			if !slices.ContainsFunc(steps, func(t step) bool { return s.coveredBy(t.plugin, t.call, false) }) {
+			// call the others again. What stands twice in one ADD ran twice.
+			if !slices.ContainsFunc(newer, func(t step) bool { return s.coveredBy(t.plugin, t.call, false) }) {
 				steps = append(steps, s)
 			}
 		}

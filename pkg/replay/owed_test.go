@@ -420,3 +420,30 @@ func TestAnEntryThatMakesNoSenseIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Some chains have a plugin twice, tuning say, with the same configuration.
+func TestAPluginThatIsTwiceInTheChainIsCalledTwice(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		older func(*journal.Add)
+		want  string
+	}{
+		{"one ADD", nil, "bridge/new tuning/new bridge/new"},
+		{"two ADDs of a kind", func(*journal.Add) {}, "bridge/new tuning/new bridge/new"},
+		{"two ADDs with other args", func(a *journal.Add) { a.Args = nil }, "bridge/new tuning/new bridge/new bridge/old tuning/old bridge/old"},
+	} {
+		s := delivered(t)
+		s.add().Chain = configs(bridgeConf, tuningConf, bridgeConf)
+		if row.older != nil {
+			s = older(t, row.older)
+			for i := range s.rec.Adds {
+				s.rec.Adds[i].Chain = configs(bridgeConf, tuningConf, bridgeConf)
+			}
+		}
+		steps, err := plan(s.rec, s.d.Call)
+		if got := told(steps); err != nil || got != row.want {
+			t.Errorf("%s: planned: %q, %v; want %q", row.name, got, err, row.want)
+		}
+	}
+}
