@@ -246,8 +246,10 @@ func (r Replayer) note(f *journal.File, failures ...failure) (try int, err error
 	}
 	before := f.Record().Attempts
 	try = len(before) + 1
-	if try > 1 && try > r.Attempts && before[len(before)-1].Error == attempt.Error {
-		return try, nil
+	if try > 1 && try > r.Attempts {
+		if last := before[len(before)-1]; last.Plugin == attempt.Plugin && last.Error == attempt.Error {
+			return try, nil
+		}
 	}
 	return try, f.Append(attempt)
 }

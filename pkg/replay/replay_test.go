@@ -187,8 +187,9 @@ func TestTheSameFailureOfADebtIsNotWrittenDownAgain(t *testing.T) {
 		{"bridge", "busy", 2},
 		{"bridge", "gone", 3},
 		{"bridge", "gone", 3},
-		{"portmap", "busy", 4},
-		{"portmap", "busy", 4},
+		{"portmap", "gone", 4},
+		{"portmap", "gone", 4},
+		{"bridge", "busy", 5},
 	} {
 		n.succeeds("bridge")
 		n.succeeds("portmap")
