@@ -98,7 +98,8 @@ func (r Replayer) AfterPass(ctx context.Context, f *journal.File, d Delivery) er
 	if err != nil {
 		return r.retry(f, failure{"", err})
 	}
-	if newest := rec.Newest(); len(steps) > 0 && newest.Result != nil && len(rec.Attempts) > 0 {
+	resulted := slices.ContainsFunc(rec.Adds, func(a journal.Add) bool { return a.Result != nil })
+	if len(steps) > 0 && resulted && len(rec.Attempts) > 0 {
 		// BeforePass has just failed to replay this. By now the chain may have
 		// released the address, and somebody else may have it.
 		r.say("%s stays in the journal as a debt, to be replayed later", rec.Key)

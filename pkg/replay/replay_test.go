@@ -337,6 +337,9 @@ func TestWhatFailedBeforeThePassIsNotReplayedAfterIt(t *testing.T) {
 		{"one ADD", func(n *node) []journal.Entry {
 			return []journal.Entry{n.add("bridge", "portmap"), result("10.0.0.2/24")}
 		}},
+		{"two ADDs, and the second has no result", func(n *node) []journal.Entry {
+			return []journal.Entry{n.add("bridge", "portmap"), result("10.0.0.2/24"), n.add("bridge", "portmap")}
+		}},
 		{"an ADD below 0.4.0", func(n *node) []journal.Entry {
 			add := n.add("bridge", "portmap")
 			add.CNIVersion = "0.3.1"
