@@ -16,7 +16,8 @@
 //
 // '@' cannot occur in a container ID, so a name has exactly one reading. Names
 // that begin with '.' are never an attachment's: .corrupt holds files set
-// aside, .new is the file that a store without O_TMPFILE writes first.
+// aside, .new is the file that a store without O_TMPFILE writes first, and
+// .boot names the boot in which [Store.OncePerBoot] has last done its work.
 //
 // The journal names what root will execute, so it MUST belong to the user who
 // runs the plugin: directories 0700, files 0600, no symbolic link at dataDir

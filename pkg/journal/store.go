@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/utils"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,6 +100,13 @@ func (s *Store) Append(key Key, e Entry) error {
 // [fs.ErrNotExist] if nothing is journaled for the attachment, [ErrUntrusted],
 // [ErrLocked], or the error of a system call.
 func (s *Store) Lock(key Key) (*File, error) {
+	return s.lock(key, time.Now().Add(LockTimeout))
+}
+
+// TryLock is Lock, but does not wait for another process.
+func (s *Store) TryLock(key Key) (*File, error) { return s.lock(key, time.Time{}) }
+
+func (s *Store) lock(key Key, deadline time.Time) (*File, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
@@ -106,10 +114,10 @@ func (s *Store) Lock(key Key) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := lock(dir, key.name(), unix.O_RDWR, time.Now().Add(LockTimeout))
+	f, err := lock(dir, key.name(), unix.O_RDWR, deadline)
 	readOnly := errors.Is(err, unix.EROFS)
 	if readOnly {
-		f, err = lock(dir, key.name(), unix.O_RDONLY, time.Now().Add(LockTimeout))
+		f, err = lock(dir, key.name(), unix.O_RDONLY, deadline)
 	}
 	if err != nil {
 		dir.Close()
@@ -152,6 +160,28 @@ func (s *Store) check(network string) error {
 		return err
 	}
 	return dir.Close()
+}
+
+// Networks returns the networks that have a directory, in no order. A symbolic
+// link is among them, so that Keys refuses it and nobody takes it for absent.
+func (s *Store) Networks() ([]string, error) {
+	// A descriptor of its own: reading a directory moves its offset.
+	dir, err := openDir(int(s.dir.Fd()), ".", s.dir.Name())
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	var networks []string
+	for _, entry := range entries {
+		if entry.Type()&(fs.ModeDir|fs.ModeSymlink) != 0 && utils.ValidateNetworkName(entry.Name()) == nil {
+			networks = append(networks, entry.Name())
+		}
+	}
+	return networks, nil
 }
 
 // Keys returns the attachments of a network that have a file, in no order.
