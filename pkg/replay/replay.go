@@ -36,6 +36,10 @@ type Replayer struct {
 	// Stderr gets what an operator should know though DEL succeeds, and the
 	// words of plugins that must not be in an error.
 	Stderr io.Writer
+	// Released is called, if it is not nil, for each attachment that a sweep has
+	// replayed, while the attachment is still locked. No runtime's DEL will
+	// follow: what libcni has cached of the attachment has to go, too.
+	Released func(journal.Key)
 }
 
 // FailedError says that a replay has failed and should be tried again.

@@ -110,6 +110,9 @@ func (r Replayer) sweep(ctx context.Context, key journal.Key, owners map[netip.A
 		return errors.Join(fmt.Errorf("replaying DEL of plugin %q for %s: %w", failed.plugin, key, failed.err), err)
 	}
 	r.Remove(f)
+	if r.Released != nil && rec.Unknown == 0 {
+		r.Released(key)
+	}
 	for address := range owners {
 		owners[address] = slices.DeleteFunc(owners[address], func(o owner) bool { return o.key == key })
 	}
