@@ -18,7 +18,7 @@ import (
 // add journals what the runtime gave, before any other plugin has run; in the
 // last position, what the chain has made of it.
 func (p plugin) add(args *skel.CmdArgs) error {
-	s, err := stanza.Parse(args.StdinData)
+	s, err := p.begin(args)
 	if err != nil {
 		return err
 	}

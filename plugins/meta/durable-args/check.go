@@ -16,7 +16,7 @@ import (
 // the journal: CRI-O calls it after every ADD and at start-up, also for pods
 // older than the installation, and undoes the pod on an error.
 func (p plugin) check(args *skel.CmdArgs) error {
-	s, err := stanza.Parse(args.StdinData)
+	s, err := p.begin(args)
 	if err != nil {
 		return err
 	}

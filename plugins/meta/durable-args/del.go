@@ -20,7 +20,7 @@ import (
 // calls a chain in reverse: the last stanza runs before it, the first after it,
 // and a wrapped one in its place.
 func (p plugin) del(args *skel.CmdArgs) error {
-	s, err := stanza.Parse(args.StdinData)
+	s, err := p.begin(args)
 	if err != nil {
 		return err
 	}

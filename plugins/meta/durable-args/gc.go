@@ -25,7 +25,7 @@ const (
 // gc replays what the journal holds of attachments that are neither valid nor
 // alive. It goes on after an error, and returns all of them.
 func (p plugin) gc(args *skel.CmdArgs) error {
-	s, err := stanza.Parse(args.StdinData)
+	s, err := p.begin(args)
 	if err != nil {
 		return err
 	}

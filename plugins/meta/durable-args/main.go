@@ -16,6 +16,7 @@ import (
 	"github.com/durable-args/durable-args/pkg/chain"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/replay"
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/repair"
 	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
@@ -45,7 +46,22 @@ func main() {
 func (p plugin) runner() chain.Runner { return chain.Runner{Stderr: p.stderr} }
 
 func (p plugin) replayer(s *stanza.Stanza, store *journal.Store) replay.Replayer {
-	return replay.Replayer{Store: store, Runner: p.runner(), Attempts: *s.ReplayAttempts, Stderr: p.stderr}
+	return replay.Replayer{
+		Store: store, Runner: p.runner(), Attempts: *s.ReplayAttempts, Stderr: p.stderr,
+		Released: repair.Released(store, s.CacheDir, p.say),
+	}
+}
+
+// begin reads the stanza. At the first call after a boot, whatever the verb, it
+// also repairs libcni's cache: after a power cut some runtimes send no DEL before
+// that is done, and then nothing but another container's calls can do it.
+func (p plugin) begin(args *skel.CmdArgs) (*stanza.Stanza, error) {
+	s, err := stanza.Parse(args.StdinData)
+	if err != nil {
+		return nil, err
+	}
+	repair.AfterBoot(s.DataDir, s.CacheDir, p.say)
+	return s, nil
 }
 
 // key names the attachment that the call is about.

@@ -13,7 +13,7 @@ import (
 // status answers whether an ADD could be journaled now. It is polled every few
 // seconds, and writes nothing.
 func (p plugin) status(args *skel.CmdArgs) error {
-	s, err := stanza.Parse(args.StdinData)
+	s, err := p.begin(args)
 	if err != nil {
 		return err
 	}
