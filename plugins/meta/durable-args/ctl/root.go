@@ -51,6 +51,7 @@ func newRoot() *cobra.Command {
 	flags.StringVar(&n.dataDir, "data-dir", "", "directory of the journal (default: as the conflists say)")
 	flags.StringVar(&n.cacheDir, "cache-dir", "", "directory of libcni's cache (default: as the conflists say)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(newRepair(&n))
 	return root
 }
 
