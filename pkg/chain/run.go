@@ -28,6 +28,9 @@ var ErrMissing = errors.New("no such plugin in CNI_PATH")
 type Runner struct {
 	// Stderr gets what plugins write to theirs.
 	Stderr io.Writer
+	// OwnGroup keeps from plugins the signals that a terminal sends to whoever
+	// is in the foreground: Ctrl-C would break them off half-way.
+	OwnGroup bool
 }
 
 // Add runs ADD down plugins as libcni's AddNetworkList does: each gets the
@@ -122,7 +125,7 @@ func (c Call) environment(command string) *invoke.Args {
 }
 
 func (r Runner) exec() *boundExec {
-	return &boundExec{RawExec: invoke.RawExec{Stderr: r.Stderr}}
+	return &boundExec{RawExec: invoke.RawExec{Stderr: r.Stderr}, ownGroup: r.OwnGroup}
 }
 
 // boundExec is invoke.RawExec whose plugins die with this process. A runtime
@@ -133,7 +136,8 @@ type boundExec struct {
 	invoke.RawExec
 	version.PluginDecoder
 
-	printed []byte // the standard output of the last call
+	ownGroup bool
+	printed  []byte // the standard output of the last call
 }
 
 func (e *boundExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []byte, environ []string) ([]byte, error) {
@@ -149,7 +153,7 @@ func (e *boundExec) ExecPlugin(ctx context.Context, pluginPath string, stdin []b
 		cmd.Stdout = &stdout
 		cmd.Stderr = e.Stderr
 		cmd.WaitDelay = time.Second // for what a killed plugin leaves behind
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: e.ownGroup}
 		err := cmd.Run()
 		switch {
 		case err == nil:

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -162,7 +163,7 @@ func (s *Store) check(network string) error {
 	return dir.Close()
 }
 
-// Networks returns the networks that have a directory, in no order. A symbolic
+// Networks returns the networks that have a directory, sorted. A symbolic
 // link is among them, so that Keys refuses it and nobody takes it for absent.
 func (s *Store) Networks() ([]string, error) {
 	// A descriptor of its own: reading a directory moves its offset.
@@ -181,6 +182,7 @@ func (s *Store) Networks() ([]string, error) {
 			networks = append(networks, entry.Name())
 		}
 	}
+	slices.Sort(networks)
 	return networks, nil
 }
 

@@ -180,6 +180,10 @@ func (r Replayer) defuse(rec journal.Record, steps []step) []step {
 		return steps
 	}
 	r.say("plugins are not told the result of %s: %v", rec.Key, err)
+	return withoutResult(steps)
+}
+
+func withoutResult(steps []step) []step {
 	steps = slices.Clone(steps)
 	for i := range steps {
 		steps[i].call.PrevResult = nil
@@ -194,9 +198,14 @@ type failure struct {
 }
 
 func (r Replayer) run(ctx context.Context, s step, today chain.Call) error {
+	return r.Runner.Del(ctx, s.plugin, s.located(today))
+}
+
+// located is s's call with the network namespace, if that is still there.
+func (s step) located(today chain.Call) chain.Call {
 	id := netnsid.ID(s.netns)
 	s.call.NetNS = id.Find(id.Path, today.NetNS)
-	return r.Runner.Del(ctx, s.plugin, s.call)
+	return s.call
 }
 
 func (r Replayer) runAll(ctx context.Context, steps []step, today chain.Call) *failure {
