@@ -371,7 +371,7 @@ func TestTheAddressesOfAResult(t *testing.T) {
 		{"that is absent", ``, ""},
 	} {
 		var got []string
-		for _, address := range addresses(json.RawMessage(row.result)) {
+		for _, address := range Addresses(json.RawMessage(row.result)) {
 			got = append(got, address.String())
 		}
 		if got := strings.Join(got, " "); got != row.want {
@@ -393,9 +393,9 @@ func FuzzAddresses(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, address := range addresses(data) {
+		for _, address := range Addresses(data) {
 			if !address.IsValid() || address.Zone() != "" {
-				t.Errorf("addresses(%s) has %v", data, address)
+				t.Errorf("Addresses(%s) has %v", data, address)
 			}
 		}
 		parsed, err := create.CreateFromBytes(data)
@@ -416,7 +416,7 @@ func FuzzAddresses(f *testing.F) {
 				want = append(want, address.Unmap().String())
 			}
 		}
-		for _, address := range addresses(written) {
+		for _, address := range Addresses(written) {
 			got = append(got, fmt.Sprint(address))
 		}
 		slices.Sort(want)

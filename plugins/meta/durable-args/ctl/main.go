@@ -20,6 +20,7 @@ var version = "unknown"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends it at once
 	err := newRoot().ExecuteContext(ctx)
 	switch {
 	case err == nil:

@@ -13,7 +13,7 @@ import (
 
 func newRepair(n *node) *cobra.Command {
 	var dryRun bool
-	var out output
+	var format outputFormat
 	cmd := &cobra.Command{
 		Use:   "repair",
 		Short: "Writes libcni's cache files again that a crash has taken",
@@ -27,7 +27,7 @@ this before the runtime starts, or when a file has been lost since.
 The table has a row for each file that is not as it should be. With -o json it is
 an array with an object for each attachment in the journal:
 
-  network, containerID, ifname   the attachment
+  network, containerID, ifName   the attachment
   file                           the path of its cache file
   found                          readable, damaged or missing; empty if that
                                  could not be told
@@ -39,11 +39,11 @@ With --dry-run, "repaired" is what would be.`,
   durable-argsctl repair -o json | jq -r '.[] | select(.action=="failed").file'`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runRepair(cmd, n, dryRun, out)
+			return runRepair(cmd, n, dryRun, format)
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and write nothing")
-	addOutput(cmd, &out)
+	outputFlag(cmd, &format)
 	return cmd
 }
 
@@ -51,14 +51,14 @@ With --dry-run, "repaired" is what would be.`,
 type repairOutcome struct {
 	Network     string         `json:"network"`
 	ContainerID string         `json:"containerID"`
-	IfName      string         `json:"ifname"`
+	IfName      string         `json:"ifName"`
 	File        string         `json:"file"`
 	Found       cnicache.State `json:"found"`
 	Action      repair.Action  `json:"action"`
 	Reason      string         `json:"reason"`
 }
 
-func runRepair(cmd *cobra.Command, n *node, dryRun bool, out output) error {
+func runRepair(cmd *cobra.Command, n *node, dryRun bool, format outputFormat) error {
 	var outcomes []repair.Outcome
 	store, err := n.store()
 	switch {
@@ -66,13 +66,13 @@ func runRepair(cmd *cobra.Command, n *node, dryRun bool, out output) error {
 		defer store.Close()
 		outcomes, err = repair.Repair(cmd.Context(), store, n.cacheDir, dryRun)
 	case errors.Is(err, fs.ErrNotExist):
-		cmd.PrintErrf("durable-argsctl: there is no journal in %s, so there is nothing to repair\n", n.dataDir)
+		say(cmd, "there is no journal in %s, so there is nothing to repair", n.dataDir)
 		err = nil
 	default:
 		return err
 	}
 	print := printRepair
-	if out == "json" {
+	if format == jsonOutput {
 		print = printRepairJSON
 	}
 	err = errors.Join(err, print(cmd, outcomes, dryRun))
@@ -80,7 +80,7 @@ func runRepair(cmd *cobra.Command, n *node, dryRun bool, out output) error {
 	for _, o := range outcomes {
 		if o.Err != nil {
 			failed++
-			cmd.PrintErrf("durable-argsctl: %s: %v\n", o.Key, o.Err)
+			say(cmd, "%s: %v", o.Key, o.Err)
 		}
 	}
 	if failed > 0 {
@@ -94,11 +94,12 @@ func printRepairJSON(cmd *cobra.Command, outcomes []repair.Outcome, _ bool) erro
 	for _, o := range outcomes {
 		all = append(all, repairOutcome{o.Key.Network, o.Key.ContainerID, o.Key.IfName, o.Path, o.Found, o.Action, o.Reason})
 	}
-	return writeJSON(cmd.OutOrStdout(), all)
+	return printJSON(cmd.OutOrStdout(), all)
 }
 
 func printRepair(cmd *cobra.Command, outcomes []repair.Outcome, dryRun bool) error {
-	var rows [][]string
+	t := table{columns: []column{{name: "NETWORK", least: 8}, {name: "CONTAINER", least: 12}, {name: "INTERFACE"},
+		{name: "CACHE FILE"}, {name: "OUTCOME", least: 20}}}
 	for _, o := range outcomes {
 		outcome := string(o.Action)
 		switch {
@@ -109,10 +110,11 @@ func printRepair(cmd *cobra.Command, outcomes []repair.Outcome, dryRun bool) err
 		case o.Action == repair.Skipped && o.Err == nil:
 			outcome = o.Reason
 		}
-		rows = append(rows, []string{o.Key.Network, o.Key.ContainerID, o.Key.IfName, string(o.Found), outcome})
+		t.add(cell{o.Key.Network, plain}, cell{o.Key.ContainerID, plain}, cell{printable(o.Key.IfName), plain},
+			cell{string(o.Found), plain}, cell{printable(outcome), plain})
 	}
-	if len(rows) == 0 {
+	if len(t.rows) == 0 {
 		return nil
 	}
-	return writeTable(cmd.OutOrStdout(), []string{"NETWORK", "CONTAINER", "INTERFACE", "CACHE FILE", "OUTCOME"}, rows)
+	return t.print(cmd.OutOrStdout())
 }

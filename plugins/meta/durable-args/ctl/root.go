@@ -42,6 +42,13 @@ func newRoot() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("no such command: %s", args[0])
+			}
+			return cmd.Help()
+		},
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			return n.complete()
 		},
@@ -51,7 +58,12 @@ func newRoot() *cobra.Command {
 	flags.StringVar(&n.dataDir, "data-dir", "", "directory of the journal (default: as the conflists say)")
 	flags.StringVar(&n.cacheDir, "cache-dir", "", "directory of libcni's cache (default: as the conflists say)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(newList(&n))
+	root.AddCommand(newShow(&n))
+	root.AddCommand(newReplay(&n))
 	root.AddCommand(newRepair(&n))
+	root.AddCommand(newForget(&n))
+	root.AddCommand(newImport(&n))
 	return root
 }
 
@@ -84,12 +96,15 @@ func (n *node) complete() error {
 func (n *node) stanzas() ([]*stanza.Stanza, error) {
 	files, err := libcni.ConfFiles(n.confDir, []string{".conflist"})
 	if err != nil {
-		return nil, fmt.Errorf("reading --conf-dir: %w", err)
+		return nil, fmt.Errorf("reading --conf-dir: %w", needsRoot(err))
 	}
 	slices.Sort(files)
 	var found []*stanza.Stanza
 	for _, file := range files {
 		list, err := libcni.NetworkConfFromFile(file)
+		if errors.Is(err, os.ErrPermission) {
+			return nil, needsRoot(err)
+		}
 		if err != nil {
 			continue // doctor tells of it
 		}
@@ -109,8 +124,12 @@ func (n *node) stanzas() ([]*stanza.Stanza, error) {
 // store opens the journal. The error wraps fs.ErrNotExist if there is none.
 func (n *node) store() (*journal.Store, error) {
 	store, err := journal.Open(n.dataDir)
-	if errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("%w; run it as root", err)
+	return store, needsRoot(err)
+}
+
+func needsRoot(err error) error {
+	if errors.Is(err, os.ErrPermission) && os.Geteuid() != 0 {
+		return fmt.Errorf("%w; run it as root", err)
 	}
-	return store, err
+	return err
 }

@@ -37,9 +37,20 @@ func (s *Stanza) Network() (*Network, error) {
 	if err != nil {
 		return nil, invalid("finding the conflist of network %q: %v; if it is elsewhere, say so with confDir", s.Name, err)
 	}
-	n := &Network{Conflist: list.Bytes}
+	n, err := s.In(list.Plugins)
+	if err != nil {
+		return nil, err
+	}
+	n.Conflist = list.Bytes
+	return n, nil
+}
+
+// In is the chain that a stanza stands in, if it does not hold one: plugins are
+// all of the conflist. Its errors are *types.Error.
+func (s *Stanza) In(plugins []chain.Plugin) (*Network, error) {
+	n := new(Network)
 	firstAt, lastAt := -1, -1
-	for i, p := range list.Plugins {
+	for i, p := range plugins {
 		if p.Type != s.Type {
 			n.Plugins = append(n.Plugins, p)
 			continue
@@ -64,8 +75,8 @@ func (s *Stanza) Network() (*Network, error) {
 	}
 	n.Protected = n.Plugins
 	if lastAt > firstAt {
-		n.Protected = slices.DeleteFunc(slices.Clone(list.Plugins[firstAt:lastAt]), func(p chain.Plugin) bool { return p.Type == s.Type })
-		n.Extended = lastAt < len(list.Plugins)-1
+		n.Protected = slices.DeleteFunc(slices.Clone(plugins[firstAt:lastAt]), func(p chain.Plugin) bool { return p.Type == s.Type })
+		n.Extended = lastAt < len(plugins)-1
 	}
 	return n, nil
 }
