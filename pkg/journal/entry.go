@@ -182,20 +182,17 @@ func decodeLine(raw []byte) (l line, ok bool) {
 	if want := fmt.Sprintf("%08x", crc32.Checksum(body, castagnoli)); want != string(raw[:8]) {
 		return l, false
 	}
-	// The version first: of another one, nothing else may be taken for known.
+	if json.Unmarshal(body, &l) == nil && l.Version == FormatVersion {
+		return l, true
+	}
+	// Of another version, nothing else may be taken for known.
 	var v struct {
 		Version int `json:"version"`
 	}
-	if json.Unmarshal(body, &v) != nil {
-		return l, false
+	if json.Unmarshal(body, &v) != nil || v.Version == FormatVersion {
+		return line{}, false
 	}
-	if v.Version != FormatVersion {
-		return line{Version: v.Version}, true
-	}
-	if json.Unmarshal(body, &l) != nil {
-		return l, false
-	}
-	return l, true
+	return line{Version: v.Version}, true
 }
 
 // take applies the entries of a file one after the other.

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -79,8 +80,14 @@ func (f *File) read() (err error) {
 }
 
 func readRecord(key Key, f *os.File) (Record, error) {
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<62))
-	return decode(key, data), err
+	st, err := f.Stat()
+	if err != nil {
+		return Record{}, err
+	}
+	var data bytes.Buffer
+	data.Grow(int(st.Size()) + bytes.MinRead)
+	_, err = data.ReadFrom(io.NewSectionReader(f, 0, 1<<62))
+	return decode(key, data.Bytes()), err
 }
 
 // lock opens the file name in dir, waits for its lock, and makes sure that the

@@ -17,6 +17,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -95,10 +96,12 @@ func (id ID) Find(paths ...string) string {
 func Own(path string) bool { return same(path, "/proc/self/ns/net") }
 
 // BootID returns the kernel's identity of the running boot.
-func BootID() (string, error) {
+func BootID() (string, error) { return bootID() }
+
+var bootID = sync.OnceValues(func() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
-}
+})
 
 func same(a, b string) bool {
 	eq, err := open(a, func(x netns.NsHandle) (bool, error) {

@@ -41,7 +41,7 @@ With -o json: an array with an object for each attachment, whose fields are
 Fields may be added to it, but none is taken away or changes its meaning.`
 
 func newList(n *node) *cobra.Command {
-	var format outputFormat
+	var format output
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Shows the attachments in the journal",
@@ -51,11 +51,11 @@ func newList(n *node) *cobra.Command {
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return list(cmd, n, format) },
 	}
-	outputFlag(cmd, &format)
+	addOutput(cmd, &format)
 	return cmd
 }
 
-func list(cmd *cobra.Command, n *node, format outputFormat) error {
+func list(cmd *cobra.Command, n *node, format output) error {
 	store, err := n.openJournal(cmd)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func list(cmd *cobra.Command, n *node, format outputFormat) error {
 		}
 	}
 	if format == jsonOutput {
-		err = printJSON(cmd.OutOrStdout(), rows)
+		err = writeJSON(cmd.OutOrStdout(), rows)
 	} else if len(rows) > 0 {
 		err = listTable(rows, time.Now()).print(cmd.OutOrStdout())
 	} else if store != nil {

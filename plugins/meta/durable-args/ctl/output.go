@@ -22,30 +22,30 @@ func say(cmd *cobra.Command, format string, args ...any) {
 	cmd.PrintErrf("durable-argsctl: "+format+"\n", args...)
 }
 
-// outputFormat is the value of -o: empty for people, or "json".
-type outputFormat string
+// output is the value of -o: empty for people, or "json".
+type output string
 
-const jsonOutput outputFormat = "json"
+const jsonOutput output = "json"
 
-func (f *outputFormat) String() string { return string(*f) }
-func (f *outputFormat) Type() string   { return "format" }
+func (o *output) String() string { return string(*o) }
+func (o *output) Type() string   { return "format" }
 
-func (f *outputFormat) Set(s string) error {
+func (o *output) Set(s string) error {
 	if s != string(jsonOutput) {
 		return errors.New(`the only format is "json"`)
 	}
-	*f = jsonOutput
+	*o = jsonOutput
 	return nil
 }
 
-// outputFlag gives cmd the flag -o.
-func outputFlag(cmd *cobra.Command, f *outputFormat) {
-	cmd.Flags().VarP(f, "output", "o", `"json" for programs (default: a text for people)`)
+// addOutput gives cmd the flag -o.
+func addOutput(cmd *cobra.Command, o *output) {
+	cmd.Flags().VarP(o, "output", "o", `"json" for programs (default: a text for people)`)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{string(jsonOutput)}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// printJSON prints v as it is documented for programs.
-func printJSON(w io.Writer, v any) error {
+// writeJSON prints v as it is documented for programs.
+func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")

@@ -49,7 +49,7 @@ type replaying struct {
 	stale  bool
 	force  bool
 	dryRun bool
-	format outputFormat
+	format output
 }
 
 func newReplay(n *node) *cobra.Command {
@@ -69,7 +69,7 @@ func newReplay(n *node) *cobra.Command {
 	r.Flags().BoolVar(&r.stale, "stale", false, "every attachment whose network namespace no longer exists")
 	r.Flags().BoolVar(&r.force, "force", false, "replay one attachment though it is alive, or its address another's")
 	r.Flags().BoolVar(&r.dryRun, "dry-run", false, "print each DEL that would run, in order, and change nothing")
-	outputFlag(r.Command, &r.format)
+	addOutput(r.Command, &r.format)
 	return r.Command
 }
 
@@ -96,7 +96,7 @@ func (r *replaying) run(args []string) error {
 	}
 	if store == nil {
 		if r.format == jsonOutput {
-			return printJSON(r.OutOrStdout(), []plannedDel{})
+			return writeJSON(r.OutOrStdout(), []plannedDel{})
 		}
 		return nil
 	}
@@ -225,7 +225,7 @@ func (r *replaying) plan(replayer replay.Replayer, keys []journal.Key) error {
 		return err
 	})
 	if r.format == jsonOutput {
-		return errors.Join(printJSON(r.OutOrStdout(), planned), err)
+		return errors.Join(writeJSON(r.OutOrStdout(), planned), err)
 	}
 	var text bytes.Buffer
 	for _, p := range planned {

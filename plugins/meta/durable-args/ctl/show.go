@@ -48,7 +48,7 @@ and those of an object in adds
 Fields may be added to it, but none is taken away or changes its meaning.`
 
 func newShow(n *node) *cobra.Command {
-	var format outputFormat
+	var format output
 	var sel selection
 	cmd := &cobra.Command{
 		Use:   "show CONTAINER",
@@ -63,11 +63,11 @@ func newShow(n *node) *cobra.Command {
 		},
 	}
 	sel.flags(cmd)
-	outputFlag(cmd, &format)
+	addOutput(cmd, &format)
 	return cmd
 }
 
-func show(cmd *cobra.Command, n *node, sel selection, container string, format outputFormat) error {
+func show(cmd *cobra.Command, n *node, sel selection, container string, format output) error {
 	store, err := n.openJournal(cmd)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func show(cmd *cobra.Command, n *node, sel selection, container string, format o
 		}
 	}
 	if format == jsonOutput {
-		err = printJSON(cmd.OutOrStdout(), found)
+		err = writeJSON(cmd.OutOrStdout(), found)
 	} else {
 		var text bytes.Buffer
 		for i, s := range found {
