@@ -13,7 +13,7 @@ import (
 
 func newRepair(n *node) *cobra.Command {
 	var dryRun bool
-	var format outputFormat
+	var format output
 	cmd := &cobra.Command{
 		Use:   "repair",
 		Short: "Writes libcni's cache files again that a crash has taken",
@@ -43,7 +43,7 @@ With --dry-run, "repaired" is what would be.`,
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and write nothing")
-	outputFlag(cmd, &format)
+	addOutput(cmd, &format)
 	return cmd
 }
 
@@ -58,7 +58,7 @@ type repairOutcome struct {
 	Reason      string         `json:"reason"`
 }
 
-func runRepair(cmd *cobra.Command, n *node, dryRun bool, format outputFormat) error {
+func runRepair(cmd *cobra.Command, n *node, dryRun bool, format output) error {
 	var outcomes []repair.Outcome
 	store, err := n.store()
 	switch {
@@ -94,7 +94,7 @@ func printRepairJSON(cmd *cobra.Command, outcomes []repair.Outcome, _ bool) erro
 	for _, o := range outcomes {
 		all = append(all, repairOutcome{o.Key.Network, o.Key.ContainerID, o.Key.IfName, o.Path, o.Found, o.Action, o.Reason})
 	}
-	return printJSON(cmd.OutOrStdout(), all)
+	return writeJSON(cmd.OutOrStdout(), all)
 }
 
 func printRepair(cmd *cobra.Command, outcomes []repair.Outcome, dryRun bool) error {

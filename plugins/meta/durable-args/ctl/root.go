@@ -58,6 +58,8 @@ func newRoot() *cobra.Command {
 	flags.StringVar(&n.dataDir, "data-dir", "", "directory of the journal (default: as the conflists say)")
 	flags.StringVar(&n.cacheDir, "cache-dir", "", "directory of libcni's cache (default: as the conflists say)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.AddCommand(newInsert(&n))
+	root.AddCommand(newRemove())
 	root.AddCommand(newList(&n))
 	root.AddCommand(newShow(&n))
 	root.AddCommand(newReplay(&n))

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
+)
+
+func newInsert(n *node) *cobra.Command {
+	var layout string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "insert CONFLIST",
+		Short: "Put the durable-args stanzas into a conflist",
+		Long: `Put the durable-args stanzas into a conflist, with the capabilities of its plugins.
+
+Everything else in the file stays as it is, byte for byte, and remove undoes it
+exactly. If the stanzas are in already, nothing is changed but that capabilities
+they lack are added. The file is replaced in one step: whatever happens
+meanwhile, it is the old one or the new one.
+
+The layouts:
+  first       one stanza, first; the result of ADD is not journaled
+  first-last  one first and one last; also the result is journaled
+  wrapped     one stanza that holds the others, for plugins that do not bear a
+              stanza before them or a second DEL
+
+Pods that run already are protected from their next ADD on, or from now on with
+"durable-argsctl import".
+
+The stanza finds its conflist in ` + stanza.DefaultConfDir + `. If the file is elsewhere, the
+stanza is told so; if runtimes see the file elsewhere than it is now, say where
+with --conf-dir.`,
+		Example: `  durable-argsctl insert --dry-run /etc/cni/net.d/10-pods.conflist
+  durable-argsctl insert /etc/cni/net.d/10-pods.conflist
+  durable-argsctl insert --layout wrapped /etc/cni/net.d/05-cilium.conflist`,
+		Args: exactArgs("CONFLIST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if layout != "" && !slices.Contains(layouts, layout) {
+				return usage("there is no layout %q, only %s", layout, strings.Join(layouts, ", "))
+			}
+			e := conflistEdit{cmd: cmd, path: args[0], dryRun: dryRun}
+			confDir := ""
+			if cmd.Flags().Changed("conf-dir") {
+				confDir = n.confDir
+			}
+			return e.run(func(c *conflistText) (edits []edit, done string, err error) {
+				return e.insert(c, layout, confDir)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&layout, "layout", "", "first, first-last or wrapped (default: the one that it has, else first-last)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be changed, as a diff, and change nothing")
+	return cmd
+}
+
+// conflistEdit is one run of insert or remove.
+type conflistEdit struct {
+	cmd    *cobra.Command
+	path   string
+	dryRun bool
+}
+
+func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []edit, done string, err error) {
+	plugins, err := c.plugins()
+	if err != nil {
+		return nil, "", err
+	}
+	beside, besideDir, err := c.loadedBeside(e.path)
+	if err != nil {
+		return nil, "", err
+	}
+	layout, err := c.layout()
+	switch {
+	case err != nil:
+		return nil, "", fmt.Errorf("%w; take them out first: durable-argsctl remove %s", err, e.path)
+	case layout != "" && asked != "" && layout != asked:
+		return nil, "", fmt.Errorf("it has the layout %s; take that out first: durable-argsctl remove %s", layout, e.path)
+	case layout == "":
+		if layout = asked; asked == "" {
+			layout = firstLast
+		}
+		if confDir, err = e.confDir(confDir); err != nil {
+			return nil, "", err
+		}
+	}
+	if layout == stanza.First {
+		// It protects these too, so it has to declare what they do.
+		plugins = append(plugins, beside...)
+	} else if len(beside) > 0 {
+		e.say("the plugins in %s come behind the stanza and are not protected; in the layout first they are", besideDir)
+	}
+	if weak := weakIn(plugins); len(weak) > 0 && layout != stanza.Wrapped {
+		if asked == "" && len(c.ours()) == 0 {
+			return nil, "", fmt.Errorf("%s, so it is better wrapped: durable-argsctl insert --layout wrapped %s", strings.Join(weak, "; "), e.path)
+		}
+		for _, sentence := range weak {
+			e.say("%s; it is better wrapped", sentence)
+		}
+	}
+
+	if confDir != "" && len(c.ours()) == 0 {
+		e.say("the stanza is told that runtimes find the file in %s", confDir)
+	}
+	edits, err = c.insertion(layout, capabilitiesOf(plugins), confDir)
+	if err != nil || len(edits) == 0 {
+		return nil, "it has the layout " + layout + " already, nothing to do", err
+	}
+	after, err := parseConflist(apply(c.text, edits))
+	if err == nil {
+		err = c.sameBut(after)
+	}
+	if err == nil {
+		if is, layoutErr := after.layout(); is != layout {
+			err = errors.Join(fmt.Errorf("it would not have the layout %s", layout), layoutErr)
+		} else if more, declareErr := after.declare(capabilitiesOf(plugins)); declareErr != nil || len(more) > 0 {
+			err = errors.Join(errors.New("a capability would be missing"), declareErr)
+		}
+	}
+	if len(c.ours()) > 0 {
+		return edits, "the capabilities that its stanzas lacked are added", err
+	}
+	return edits, "the stanzas are put in, layout " + layout, err
+}
+
+// confDir returns what a stanza has to say of where the file is, empty if that
+// is where it looks anyway.
+func (e conflistEdit) confDir(asked string) (string, error) {
+	if asked == "" {
+		// Not where a link leads: runtimes find the link.
+		asked = filepath.Dir(e.path)
+	}
+	dir, err := filepath.Abs(asked)
+	switch {
+	case err != nil:
+		return "", err
+	case dir == stanza.DefaultConfDir:
+		return "", nil
+	case !utf8.ValidString(dir):
+		return "", fmt.Errorf("the name of directory %q is not UTF-8, so it cannot be said in JSON; say another with --conf-dir", dir)
+	}
+	return dir, nil
+}
+
+// run reads the conflist, and writes it with the edits that plan returns. done
+// says what has been done to it, or why there is nothing to do.
+func (e conflistEdit) run(plan func(*conflistText) (edits []edit, done string, err error)) error {
+	if extension := filepath.Ext(e.path); extension != ".conflist" {
+		return fmt.Errorf("%s: runtimes take only a file whose name ends in .conflist for a chain of plugins; make it one", e.path)
+	}
+	target, err := filepath.EvalSymlinks(e.path)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Lstat(e.path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		e.say("it is a link; the file is %s", target)
+	}
+	var edits []edit
+	var done string
+	edited := func(text []byte) ([]byte, error) {
+		c, err := parseConflist(text)
+		if err != nil {
+			return nil, err
+		}
+		if edits, done, err = plan(c); err != nil || len(edits) == 0 {
+			return nil, err
+		}
+		return apply(text, edits), nil
+	}
+	if e.dryRun {
+		var text []byte
+		if text, _, err = readRegular(target); err == nil {
+			_, err = edited(text)
+		}
+		if err == nil && len(edits) > 0 {
+			_, err = fmt.Fprint(e.cmd.OutOrStdout(), unifiedDiff(target, text, edits))
+			return err
+		}
+	} else {
+		err = rewrite(target, edited)
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: %w; run it as root", e.path, err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", e.path, err)
+	}
+	e.say("%s", done)
+	return nil
+}
+
+// say prints a line about the conflist.
+func (e conflistEdit) say(format string, args ...any) {
+	fmt.Fprintf(e.cmd.ErrOrStderr(), "%s: %s\n", e.path, fmt.Sprintf(format, args...))
+}
