@@ -60,6 +60,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.AddCommand(newInsert(&n))
 	root.AddCommand(newRemove())
+	root.AddCommand(newDoctor(&n))
 	root.AddCommand(newList(&n))
 	root.AddCommand(newShow(&n))
 	root.AddCommand(newReplay(&n))

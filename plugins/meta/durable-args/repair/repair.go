@@ -194,3 +194,17 @@ func attachment(rec journal.Record, found cnicache.State) (a cnicache.Attachment
 }
 
 func id(key journal.Key) cnicache.ID { return cnicache.ID(key) }
+
+// Differences returns the names of libcni's fields in which the attachment's
+// cache file, though libcni can read it, says something else than the journal.
+func Differences(cacheDir string, rec journal.Record) ([]string, error) {
+	file, err := cnicache.Read(cacheDir, id(rec.Key))
+	if err != nil || file.State != cnicache.Readable || file.Legacy || file.Foreign(id(rec.Key)) {
+		return nil, err
+	}
+	a, reason := attachment(rec, file.State)
+	if reason != "" {
+		return nil, nil
+	}
+	return a.Differences(*file.Attachment), nil
+}
