@@ -295,6 +295,16 @@ func (c *conflistText) removal() ([]edit, error) {
 	return edits, nil
 }
 
+// edited returns the conflist with edits, or an error if these would touch
+// anything but our stanzas.
+func (c *conflistText) edited(edits []edit) (*conflistText, error) {
+	after, err := parseConflist(apply(c.text, edits))
+	if err != nil {
+		return nil, fmt.Errorf("what would be written cannot be read: %w", err)
+	}
+	return after, c.sameBut(after)
+}
+
 // sameBut returns an error unless the conflists say the same but for our
 // stanzas.
 func (c *conflistText) sameBut(other *conflistText) error {

@@ -108,28 +108,31 @@ func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []ed
 		}
 	}
 
-	if confDir != "" && len(c.ours()) == 0 {
-		e.say("the stanza is told that runtimes find the file in %s", confDir)
-	}
-	edits, err = c.insertion(layout, capabilitiesOf(plugins), confDir)
+	capabilities := capabilitiesOf(plugins)
+	edits, err = c.insertion(layout, capabilities, confDir)
 	if err != nil || len(edits) == 0 {
 		return nil, "it has the layout " + layout + " already, nothing to do", err
 	}
-	after, err := parseConflist(apply(c.text, edits))
-	if err == nil {
-		err = c.sameBut(after)
+	// Nothing is written but what has been seen to be right.
+	after, err := c.edited(edits)
+	if err != nil {
+		return nil, "", err
 	}
-	if err == nil {
-		if is, layoutErr := after.layout(); is != layout {
-			err = errors.Join(fmt.Errorf("it would not have the layout %s", layout), layoutErr)
-		} else if more, declareErr := after.declare(capabilitiesOf(plugins)); declareErr != nil || len(more) > 0 {
-			err = errors.Join(errors.New("a capability would be missing"), declareErr)
-		}
+	if is, err := after.layout(); is != layout {
+		return nil, "", fmt.Errorf("it would have the layout %q, not %s (%v)", is, layout, err)
 	}
-	if len(c.ours()) > 0 {
-		return edits, "the capabilities that its stanzas lacked are added", err
+	if missing, err := after.declare(capabilities); err != nil || len(missing) > 0 {
+		return nil, "", fmt.Errorf("a capability would be missing (%v)", err)
 	}
-	return edits, "the stanzas are put in, layout " + layout, err
+	switch {
+	case len(c.ours()) > 0:
+		done = "the capabilities that its stanzas lacked are added"
+	case confDir != "":
+		done = fmt.Sprintf("the stanzas are put in, layout %s, with the confDir %s", layout, confDir)
+	default:
+		done = "the stanzas are put in, layout " + layout
+	}
+	return edits, done, nil
 }
 
 // confDir returns what a stanza has to say of where the file is, empty if that

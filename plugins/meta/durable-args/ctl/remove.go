@@ -26,10 +26,7 @@ the stanzas when no pod runs ("durable-argsctl list").`,
 				if err != nil || len(edits) == 0 {
 					return nil, "it has no durable-args stanza, nothing to do", err
 				}
-				after, err := parseConflist(apply(c.text, edits))
-				if err == nil {
-					err = c.sameBut(after)
-				}
+				after, err := c.edited(edits)
 				if err == nil && len(after.ours()) > 0 {
 					err = errors.New("a durable-args stanza would be left; take it out by hand")
 				}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,24 +19,20 @@ import (
 //
 // edited is given the file's text and returns the new one, nil if there is
 // nothing to write.
-func rewrite(path string, edited func(text []byte) ([]byte, error)) (err error) {
+func rewrite(path string, edited func(text []byte) ([]byte, error)) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	// What is written is derived from what is read, so one at a time.
-	switch err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("another durable-argsctl is at work in %s; try again", dir.Name())
-	case err != nil:
-		return fmt.Errorf("locking %s: %w", dir.Name(), err)
+	if err := lockDir(dir); err != nil {
+		return err
 	}
 	// No runtime takes a file for a configuration whose name ends like this.
 	temporary := filepath.Join(dir.Name(), "."+filepath.Base(path)+".durable-argsctl")
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing what a killed run has left behind: %w", err)
-	}
+	// What a killed run has left. If it cannot be removed, making it again fails.
+	_ = os.Remove(temporary)
 
 	old, info, err := readRegular(path)
 	if err != nil {
@@ -46,42 +43,62 @@ func rewrite(path string, edited func(text []byte) ([]byte, error)) (err error) 
 		return err
 	}
 
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if f != nil {
-			f.Close()
-			os.Remove(temporary)
+	err = writeAs(info, temporary, text)
+	if err == nil {
+		if now, _, readErr := readRegular(path); readErr != nil || !bytes.Equal(old, now) {
+			err = errors.Join(errors.New("something else has changed it in this moment; try again"), readErr)
 		}
-	}()
-	if _, err := f.Write(text); err != nil {
+	}
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary)
 		return err
 	}
-	stat := info.Sys().(*syscall.Stat_t)
-	if err := f.Chown(int(stat.Uid), int(stat.Gid)); err != nil {
-		return err
-	}
-	if err := f.Chmod(info.Mode()); err != nil {
-		return err
-	}
-	// Else the new name may be durable before the text is.
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if now, _, err := readRegular(path); err != nil || !bytes.Equal(old, now) {
-		return errors.Join(errors.New("something else has changed it in this moment; try again"), err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return err
-	}
-	f.Close()
-	f = nil
 	if err := dir.Sync(); err != nil {
 		return fmt.Errorf("it is written, but after a crash it may be the old one again: %w", err)
 	}
 	return nil
+}
+
+// writeAs makes a file with another's owner and mode, and its text durable: else
+// a name that it is given may become so first.
+func writeAs(other fs.FileInfo, path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(text); err != nil {
+		return err
+	}
+	stat := other.Sys().(*syscall.Stat_t)
+	if err := f.Chown(int(stat.Uid), int(stat.Gid)); err != nil {
+		return err
+	}
+	if err := f.Chmod(other.Mode()); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// lockPatience is how long to wait for others, who need a moment only.
+const lockPatience = 5 * time.Second
+
+// lockDir keeps others from rewriting a file in dir until it is closed.
+func lockDir(dir *os.File) error {
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case err != unix.EWOULDBLOCK && err != unix.EINTR:
+			return fmt.Errorf("locking %s: %w", dir.Name(), err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("another durable-argsctl is at work in %s; try again", dir.Name())
+		}
+	}
 }
 
 // readRegular reads a file that is neither a directory nor a device.
