@@ -277,7 +277,7 @@ var oddities = map[string]string{
 	"a key twice in a plugin":       `{"name":"web","plugins":[{"type":"a","type":"bridge","capabilities":{"mac":true},"capabilities":{"ips":true}}]}`,
 	"a key twice beside plugins":    `{"name":"a","name":"web","plugins":[{"type":"bridge"}]}`,
 	"keys in other cases":           `{"name":"web","Plugins":1,"plugins":[{"Type":"bridge","CAPABILITIES":{"mac":true}}]}`,
-	"a capability with a odd name":  `{"name":"web","plugins":[{"type":"bridge","capabilities":{"a\"b\\<[]>\u0001":true}}]}`,
+	"a capability with an odd name": `{"name":"web","plugins":[{"type":"bridge","capabilities":{"a\"b\\<[]>\u0001":true}}]}`,
 	"a key and its value on lines":  "{\"name\":\"web\",\"plugins\"\n:\n[\n{\"type\"\n:\n\"bridge\"\n,\n\"a\"\n:\n1\n}\n]\n}",
 	"white space around everything": " \n\t{ \"name\" : \"web\" , \"plugins\" : [ { \"type\" : \"bridge\" } , { \"type\" : \"b\" } ] } \n ",
 	"a last plugin of another kind": "{\"name\": \"web\", \"plugins\": [{\n  \"type\": \"bridge\"}, {\"type\": \"b\"}]}",
@@ -373,7 +373,7 @@ func TestRemoveByHand(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ name, plugins, want string }{
 		{"a stanza in the middle", `[{"type": "a"}, {"type": "durable-args"},   {"type": "b"}]`, `[{"type": "a"}, {"type": "b"}]`},
-		{"several at the begin", `[{"type": "durable-args"}, {"type": "durable-args"}, {"type": "b"} ]`, `[{"type": "b"} ]`},
+		{"several at the beginning", `[{"type": "durable-args"}, {"type": "durable-args"}, {"type": "b"} ]`, `[{"type": "b"} ]`},
 		{"several at the end", `[ {"type": "b"}, {"type": "durable-args"}, {"type": "durable-args", "position": "last"} ]`, `[ {"type": "b"} ]`},
 		{"everywhere", `[{"type": "durable-args"},{"type": "a"},{"type": "durable-args"},{"type": "b"},{"type": "durable-args"}]`, `[{"type": "a"},{"type": "b"}]`},
 		{"empty plugins in it", `[{"type": "durable-args", "plugins": []}, {"type": "a"}]`, `[{"type": "a"}]`},

@@ -145,7 +145,7 @@ func shiftOf(outer, inner []byte) string {
 	return shift
 }
 
-// indentation is the white space at the begin of a text's last line.
+// indentation is the white space at the beginning of a text's last line.
 func indentation(text []byte) string {
 	line := text[bytes.LastIndexByte(text, '\n')+1:]
 	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])
