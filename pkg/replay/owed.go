@@ -153,7 +153,7 @@ func (s step) coveredBy(p chain.Plugin, c chain.Call, extended bool) bool {
 	return sameJSON(s.plugin.Config, p.Config) &&
 		SameArgs(s.call.Args, c.Args) &&
 		maps.EqualFunc(s.call.RuntimeConfigFor(s.plugin), c.RuntimeConfigFor(p), sameJSON) &&
-		(s.result == nil || sameJSON(s.result, c.PrevResult) || extended && containsAll(addresses(c.PrevResult), addresses(s.result)))
+		(s.result == nil || sameJSON(s.result, c.PrevResult) || extended && containsAll(Addresses(c.PrevResult), Addresses(s.result)))
 }
 
 // hasPrevResult reports whether DEL carries a prevResult at all: libcni's

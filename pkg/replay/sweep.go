@@ -223,7 +223,7 @@ func (o *Round) release(rec journal.Record) {
 	if add == nil {
 		return
 	}
-	for _, address := range addresses(add.Result) {
+	for _, address := range Addresses(add.Result) {
 		o.owners[address] = slices.DeleteFunc(o.owners[address], func(o owner) bool { return o.key == rec.Key })
 	}
 }
@@ -268,7 +268,7 @@ func (r Replayer) owners(keys []journal.Key) (map[netip.Addr][]owner, error) {
 		if add == nil {
 			continue
 		}
-		held := addresses(add.Result)
+		held := Addresses(add.Result)
 		if len(held) == 0 {
 			continue
 		}
@@ -285,7 +285,7 @@ func (r Replayer) owners(keys []journal.Key) (map[netip.Addr][]owner, error) {
 // or alive. The clock alone would not do: it may have been set back.
 func conflict(rec journal.Record, owners map[netip.Addr][]owner) error {
 	for _, add := range rec.Adds {
-		for _, address := range addresses(add.Result) {
+		for _, address := range Addresses(add.Result) {
 			for _, o := range owners[address] {
 				if o.key != rec.Key && (o.alive || o.added.After(add.Time)) {
 					return &ConflictError{rec.Key, address, o.key}
@@ -296,9 +296,9 @@ func conflict(rec journal.Record, owners map[netip.Addr][]owner) error {
 	return nil
 }
 
-// addresses returns the IP addresses of a result of any version; SPEC 0.2.0
+// Addresses returns the IP addresses of a result of any version; SPEC 0.2.0
 // had ip4 and ip6 where later ones have ips.
-func addresses(result json.RawMessage) []netip.Addr {
+func Addresses(result json.RawMessage) []netip.Addr {
 	var r struct {
 		IPs []struct {
 			Address string `json:"address"`

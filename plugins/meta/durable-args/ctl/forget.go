@@ -10,11 +10,10 @@ import (
 	"strings"
 	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/spf13/cobra"
 
 	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/pkg/replay"
 )
 
 const forgetHelp = `Drops an attachment from the journal without a replay. It first says what that
@@ -107,7 +106,9 @@ func leftBehind(rec journal.Record, now time.Time) string {
 		for _, config := range add.Chain {
 			plugins = append(plugins, pluginName(config))
 		}
-		addresses = append(addresses, resultAddresses(add.Result)...)
+		for _, address := range replay.Addresses(add.Result) {
+			addresses = append(addresses, address.String())
+		}
 		ports = append(ports, hostPorts(add.RuntimeConfig)...)
 	}
 	if add := rec.Newest(); add != nil {
@@ -146,21 +147,4 @@ func hostPorts(runtimeConfig json.RawMessage) []string {
 		ports = append(ports, port)
 	}
 	return ports
-}
-
-// resultAddresses are the IP addresses of a result of any version.
-func resultAddresses(result json.RawMessage) []string {
-	ofItsVersion, err := create.CreateFromBytes(result)
-	if err != nil {
-		return nil
-	}
-	converted, err := types100.NewResultFromResult(ofItsVersion)
-	if err != nil {
-		return nil
-	}
-	var addresses []string
-	for _, ip := range converted.IPs {
-		addresses = append(addresses, ip.Address.IP.String())
-	}
-	return addresses
 }
