@@ -23,11 +23,12 @@ bin/durable-args bin/durable-argsctl: $(GOFILES)
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ $(PACKAGE)
 
 # What tests and demo drive: the reference plugins and cnitool, as test/go.mod
-# pins them, and the recorder.
+# pins them, the recorder, and oldcni: the cnitool of containerd 1.6's libcni.
 tools: bin/cni/.installed
 
-bin/cni/.installed: test/go.mod test/go.sum $(wildcard test/cmd/*/*.go)
+bin/cni/.installed: $(wildcard test/go.* test/libcni112/go.*) $(wildcard test/cmd/*/*.go)
 	cd test && GOBIN=$(CURDIR)/bin/cni go install $$(go list tool | grep -v staticcheck) ./cmd/...
+	go build -C test/libcni112 -o $(CURDIR)/bin/cni/oldcni github.com/containernetworking/cni/cnitool
 	touch $@
 
 demo: build tools
