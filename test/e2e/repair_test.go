@@ -158,3 +158,94 @@ func cacheRead(t *testing.T, cni *libcni.CNIConfig, list *libcni.NetworkConfigLi
 	}
 	return lines
 }
+
+// TestRepairInterrupted kills durable-argsctl repair at each of its system calls
+// that touch a disk, or has it fail, and looks at what libcni would find.
+func TestRepairInterrupted(t *testing.T) {
+	for _, fault := range []string{"signal=KILL", "error=ENOSPC", "error=EIO"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			if sandbox.Enter(t) {
+				interruptRepair(t, fault)
+			}
+		})
+	}
+}
+
+func interruptRepair(t *testing.T, fault string) {
+	work := t.TempDir()
+	bin := sandbox.Bin(t)
+	plugins, err := install(work, bin, "v1.10.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"NETCONFPATH": work, "RECORDER": filepath.Join(work, "calls")} {
+		if err := os.Setenv(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conflist := `{"cniVersion": "1.0.0", "name": "web", "plugins": [{"type": "durable-args"}, {"type": "recorder"}, {"type": "durable-args", "position": "last"}]}`
+	list, err := libcni.NetworkConfFromBytes([]byte(conflist))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(work, "10-web.conflist"), []byte(conflist), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cni := libcni.NewCNIConfig([]string{plugins}, nil)
+	output("ip", "netns", "add", "pod")
+	for _, container := range []string{"c1", "c2"} {
+		rt := &libcni.RuntimeConf{ContainerID: container, NetNS: "/run/netns/pod", IfName: "eth0"}
+		if _, err := cni.AddNetworkList(t.Context(), list, rt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spoilt := libcni.CacheDir + "/results/web-c1-eth0"
+	want := cacheFiles(t)
+	argsctl := filepath.Join(bin, "durable-argsctl")
+
+	for _, call := range []string{"openat", "flock", "write", "fsync", "renameat", "unlinkat"} {
+		hits := 0
+		for n := 1; n <= 30; n++ {
+			if err := os.WriteFile(spoilt, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			point := fmt.Sprintf("%s at %s %d", fault, call, n)
+			out, err := exec.Command("strace", "-f", "-o", filepath.Join(work, "trace"), "-e", "trace="+call,
+				"-e", fmt.Sprintf("inject=%s:%s:when=%d", call, fault, n), argsctl, "repair").CombinedOutput()
+			trace, _ := os.ReadFile(filepath.Join(work, "trace"))
+			hit := bytes.Contains(trace, []byte("INJECTED")) || bytes.Contains(trace, []byte("killed by SIGKILL"))
+			if hit {
+				hits++
+			}
+			attachments, listErr := cni.GetCachedAttachments("")
+			data, readErr := os.ReadFile(spoilt)
+			switch {
+			case listErr != nil || readErr != nil:
+				t.Errorf("%s: %v, %v", point, listErr, readErr)
+			case len(data) == 0 && err == nil:
+				t.Errorf("%s: nothing is repaired, and nobody told of it\n%s", point, out)
+			case len(attachments) != 1 && len(data) == 0 || len(attachments) != 2 && len(data) > 0:
+				t.Errorf("%s: libcni finds %d attachments, and %d bytes", point, len(attachments), len(data))
+			case len(data) > 0 && !reflect.DeepEqual(cacheFiles(t), want):
+				t.Errorf("%s: %s", point, data)
+			}
+			// The next run finds no trace of it.
+			if out, err := exec.Command(argsctl, "repair").CombinedOutput(); err != nil {
+				t.Errorf("%s: the next run: %v\n%s", point, err, out)
+			}
+			if got := cacheFiles(t); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: the next run leaves %v", point, got)
+			}
+			if found, err := filepath.Glob(libcni.CacheDir + "/.*"); err != nil || len(found) > 0 {
+				t.Errorf("%s: the next run leaves %q, %v", point, found, err)
+			}
+			if !hit {
+				break
+			}
+		}
+		if hits == 0 {
+			t.Errorf("%s: repair makes no such call: %s", fault, call)
+		}
+	}
+}
