@@ -28,6 +28,8 @@ var errNoNamespace = errors.New("not a namespace")
 
 // ID is the identity of a network namespace.
 type ID struct {
+	// Path is empty if nobody knows which namespace it was: it then counts as
+	// alive until the next boot.
 	Path   string
 	Device uint64
 	Inode  uint64
@@ -67,6 +69,9 @@ func (id ID) Alive() (bool, error) {
 	}
 	if boot != id.BootID {
 		return false, nil
+	}
+	if id.Path == "" {
+		return true, nil
 	}
 	now, err := Of(id.Path)
 	switch {

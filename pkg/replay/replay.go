@@ -204,6 +204,10 @@ func (r Replayer) run(ctx context.Context, s step, today chain.Call) error {
 // located is s's call with the network namespace, if that is still there.
 func (s step) located(today chain.Call) chain.Call {
 	id := netnsid.ID(s.netns)
+	if id.Path == "" { // imported: only the runtime knows
+		s.call.NetNS = today.NetNS
+		return s.call
+	}
 	s.call.NetNS = id.Find(id.Path, today.NetNS)
 	return s.call
 }

@@ -29,7 +29,8 @@ imported, unless they have a journal file already. It can be run at any time,
 and again.
 
 An attachment whose network namespace is gone is imported, too, and is stale
-then. Each file that cannot be imported is named on stderr, with the reason.`
+then. libcni before 1.2 (containerd 1.6 and 1.7) does not cache which namespace
+it is: its attachments count as alive until the next boot. Each file that cannot be imported is named on stderr, with the reason.`
 
 // importing is import with its flags.
 type importing struct {
@@ -159,7 +160,7 @@ func (i importing) importFile(f *cacheFile, s *stanza.Stanza, all []*cacheFile) 
 		return false, err
 	}
 	add.Path = i.cniPath
-	if add.NetNS.BootID != "" {
+	if f.NetNS != "" && add.NetNS.BootID != "" {
 		// If an identity were taken on a path that has been recycled, a DEL
 		// would take down another container's interface.
 		for _, other := range all {
@@ -314,11 +315,13 @@ func protected(list *libcni.NetworkConfigList, today *stanza.Stanza) (*stanza.Ne
 }
 
 // identity is that of the network namespace at path. If it is gone, it is one
-// that nothing will ever match.
+// that nothing will ever match. libcni before 1.2 does not cache the path: the
+// container may be running, so until the next boot nothing may take it for dead.
 func identity(path string) (journal.NetNS, error) {
 	gone := journal.NetNS{Path: path}
 	if path == "" {
-		return gone, nil
+		boot, err := netnsid.BootID()
+		return journal.NetNS{BootID: boot}, err
 	}
 	if netnsid.Own(path) {
 		return gone, fmt.Errorf("its network namespace %s is this process's own", path)

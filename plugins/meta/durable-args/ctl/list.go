@@ -199,7 +199,7 @@ func netnsState(id journal.NetNS) string {
 		return netnsUnknown
 	}
 	switch live, err := netnsid.ID(id).Alive(); {
-	case err != nil:
+	case err != nil, live && id.Path == "":
 		return netnsUnknown
 	case live:
 		return netnsAlive
