@@ -44,15 +44,15 @@ type Replayer struct {
 
 // FailedError says that a replay has failed and should be tried again.
 type FailedError struct {
-	Plugin string // the type of the plugin that failed first
-	Try    int    // which try this was, from 1
-	Of     int    // how many there are before DEL succeeds regardless
-	File   string // the attachment's file, whose last line has the plugin's words
+	Plugin    string // the type of the plugin that failed first
+	Try       int    // which try this was, from 1
+	Of        int    // how many there are before DEL succeeds regardless
+	Container string // its ID, which durable-argsctl show takes
 }
 
 func (e *FailedError) Error() string {
-	return Words(fmt.Sprintf("replaying DEL of plugin %q failed (try %d of %d); for its own words run: tail -n 1 %s",
-		e.Plugin, e.Try, e.Of, e.File))
+	return Words(fmt.Sprintf("replaying DEL of plugin %q failed (try %d of %d); for its own words run: durable-argsctl show %s",
+		e.Plugin, e.Try, e.Of, e.Container))
 }
 
 // Words returns s without the words that a DEL error must not contain:
@@ -251,7 +251,7 @@ func (r Replayer) retry(f *journal.File, failures ...failure) error {
 		r.say("%s stays in the journal as a debt, to be replayed later", key)
 		return nil
 	}
-	return &FailedError{Plugin: failures[0].plugin, Try: try, Of: r.Attempts, File: f.Path()}
+	return &FailedError{Plugin: failures[0].plugin, Try: try, Of: r.Attempts, Container: key.ContainerID}
 }
 
 // note appends an attempt, and returns how many there have been since ADD. A

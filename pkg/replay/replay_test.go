@@ -564,7 +564,7 @@ func TestContainerdTakesNoErrorOfOursForASuccess(t *testing.T) {
 		}
 	}
 	failed = &FailedError{Plugin: "portmap", Try: 2, Of: 3, File: "/var/lib/durable-args/web/c1@eth0"}
-	if got := failed.Error(); !strings.Contains(got, `"portmap"`) || !strings.Contains(got, "try 2 of 3") || !strings.Contains(got, "tail -n 1 "+failed.File) {
+	if got := failed.Error(); !strings.Contains(got, `"portmap"`) || !strings.Contains(got, "try 2 of 3") || !strings.Contains(got, "durable-argsctl show "+failed.Container) {
 		t.Errorf("the error is %q", got)
 	}
 }

@@ -24,7 +24,7 @@ import (
 var version = "unknown"
 
 const about = "durable-args %s: a CNI plugin, to be called by a container runtime.\n" +
-	"To use it, add a stanza {\"type\": \"durable-args\"} first in a .conflist; see the README."
+	"To use it, put its stanzas into a conflist: durable-argsctl insert CONFLIST"
 
 // plugin is the verbs, and where their output goes.
 type plugin struct {

@@ -92,7 +92,7 @@ func TestRepairJSON(t *testing.T) {
   {
     "network": "web",
     "containerID": "c1",
-    "ifname": "eth0",
+    "ifName": "eth0",
     "file": "CACHE/results/web-c1-eth0",
     "found": "missing",
     "action": "repaired",
@@ -101,7 +101,7 @@ func TestRepairJSON(t *testing.T) {
   {
     "network": "web",
     "containerID": "c2",
-    "ifname": "eth0",
+    "ifName": "eth0",
     "file": "CACHE/results/web-c2-eth0",
     "found": "missing",
     "action": "skipped",
