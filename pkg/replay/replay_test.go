@@ -542,9 +542,9 @@ func TestContainerdTakesNoErrorOfOursForASuccess(t *testing.T) {
 		fmt.Errorf("cannot read: %w", &fs.PathError{Op: "open", Path: "/not found/no such file or directory", Err: fs.ErrNotExist}).Error(),
 		fmt.Errorf("cannot read: %w", &fs.PathError{Op: "open", Path: "/x", Err: errors.Join(os.ErrNotExist, errors.New("not found"))}).Error(),
 		types.NewError(types.ErrIOFailure, "not found", "no such file or directory").Error(),
-		(&FailedError{Plugin: "not found", File: "/no such file or directory/web/c1@eth0"}).Error(),
-		(&FailedError{Plugin: "no such file or directory", File: "/data/not found/c1@eth0"}).Error(),
-		fmt.Errorf("%w", &FailedError{Plugin: "p", Try: 1, Of: 3, File: "/not found"}).Error(),
+		(&FailedError{Plugin: "not found", Container: "c1"}).Error(),
+		(&FailedError{Plugin: "no such file or directory", Container: "/data/not found/c1@eth0"}).Error(),
+		fmt.Errorf("%w", &FailedError{Plugin: "p", Try: 1, Of: 3, Container: "/not found"}).Error(),
 	} {
 		for _, words := range forbidden {
 			if got := Words(text); strings.Contains(got, words) {
@@ -552,7 +552,7 @@ func TestContainerdTakesNoErrorOfOursForASuccess(t *testing.T) {
 			}
 		}
 	}
-	failed := &FailedError{Plugin: "port not found map", Try: 2, Of: 3, File: "/not found/no such file or directory"}
+	failed := &FailedError{Plugin: "port not found map", Try: 2, Of: 3, Container: "/not found/no such file or directory"}
 	for _, words := range forbidden {
 		if strings.Contains(failed.Error(), words) {
 			t.Errorf("the error is %q", failed)
@@ -563,7 +563,7 @@ func TestContainerdTakesNoErrorOfOursForASuccess(t *testing.T) {
 			t.Errorf("Words(%q) = %q", kept, got)
 		}
 	}
-	failed = &FailedError{Plugin: "portmap", Try: 2, Of: 3, File: "/var/lib/durable-args/web/c1@eth0"}
+	failed = &FailedError{Plugin: "portmap", Try: 2, Of: 3, Container: "/var/lib/durable-args/web/c1@eth0"}
 	if got := failed.Error(); !strings.Contains(got, `"portmap"`) || !strings.Contains(got, "try 2 of 3") || !strings.Contains(got, "durable-argsctl show "+failed.Container) {
 		t.Errorf("the error is %q", got)
 	}
