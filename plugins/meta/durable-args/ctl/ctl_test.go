@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,7 +43,8 @@ func newTestNode(t *testing.T) *testNode {
 // ctl runs durable-argsctl.
 func (n *testNode) ctl(args ...string) (stdout, stderr string, err error) {
 	n.Helper()
-	var out, errOut bytes.Buffer
+	var out bytes.Buffer
+	var errOut sharedBuffer
 	root := newRoot()
 	root.SetIn(n.stdin)
 	root.SetOut(&out)
@@ -50,6 +52,24 @@ func (n *testNode) ctl(args ...string) (stdout, stderr string, err error) {
 	root.SetArgs(append(args, "--data-dir", n.dataDir, "--conf-dir", n.confDir, "--cache-dir", n.cacheDir))
 	err = root.ExecuteContext(n.ctx)
 	return out.String(), errOut.String(), err
+}
+
+// sharedBuffer may be written to by plugins, too, as the standard error may.
+type sharedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *sharedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *sharedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // journal appends entries to an attachment's file.
@@ -121,10 +141,15 @@ func (n *testNode) lines(name string) []string {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		n.Fatal(err)
 	}
-	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	if len(text) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-func web(container string) journal.Key { return journal.Key{Network: "web", ContainerID: container, IfName: "eth0"} }
+func web(container string) journal.Key {
+	return journal.Key{Network: "web", ContainerID: container, IfName: "eth0"}
+}
 
 // goneAdd is an ADD whose network namespace was of this boot, and is gone.
 func (n *testNode) goneAdd() journal.Add {

@@ -132,7 +132,10 @@ func (r *replaying) run(args []string) error {
 func (r *replaying) keys(replayer replay.Replayer, args []string) ([]journal.Key, error) {
 	if r.force {
 		key, err := r.sel.findOne(r.Command, replayer.Store, args[0])
-		return []journal.Key{key}, err
+		if err != nil {
+			return nil, err
+		}
+		return []journal.Key{key}, nil
 	}
 	if !r.stale {
 		return r.sel.find(r.Command, replayer.Store, args[0])
