@@ -121,6 +121,7 @@ func run(t *testing.T, script string, c combination) {
 			env.Setenv("NETCONFPATH", conf)
 			env.Setenv("RECORDER", filepath.Join(env.WorkDir, "calls"))
 			env.Setenv("PATH", filepath.Join(bin, "cni")+":"+bin+":"+os.Getenv("PATH"))
+			env.Setenv("BIN", bin)
 			env.Setenv("JOURNAL", "/var/lib/durable-args")
 			return os.MkdirAll(conf, 0o755)
 		},
