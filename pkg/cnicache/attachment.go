@@ -101,11 +101,17 @@ func (a Attachment) Encode() ([]byte, error) {
 	return json.Marshal(info)
 }
 
-var errEmpty = errors.New("an empty object")
+var (
+	errNothing = errors.New("it is empty")
+	errEmpty   = errors.New("it is an empty object")
+)
 
 // decode reads the content of a file as libcni does. The error says why it
 // could not.
 func decode(data []byte) (a *Attachment, legacy bool, err error) {
+	if len(data) == 0 {
+		return nil, false, errNothing
+	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(data, &object); err != nil {
 		return nil, false, err

@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,6 +40,8 @@ type File struct {
 	// Legacy, the file has nothing but the Result.
 	Attachment *Attachment
 	Legacy     bool
+	// Modified is when the file was written; zero if it is Missing.
+	Modified time.Time
 }
 
 // Foreign reports whether the file says that it is another attachment's.
@@ -58,6 +62,29 @@ func Read(cacheDir string, id ID) (File, error) {
 	}
 	defer results.Close()
 	return read(results, id)
+}
+
+// All calls visit for every file in the cache, in the order of their names; err
+// is why a file could not be read at all. That there is no cache is no error.
+func All(cacheDir string, visit func(path string, file File, err error)) error {
+	results, err := openResults(cacheDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer results.Close()
+	names, err := results.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		file, err := readName(results, name)
+		visit(filepath.Join(results.Name(), name), file, err)
+	}
+	return nil
 }
 
 // Write gives the attachment's file the content that libcni would have given
@@ -191,8 +218,12 @@ func read(results *os.File, id ID) (File, error) {
 	if err := id.check(); err != nil {
 		return File{}, err
 	}
-	path := filepath.Join(results.Name(), id.Name())
-	f, err := openat(results, id.Name())
+	return readName(results, id.Name())
+}
+
+func readName(results *os.File, name string) (File, error) {
+	path := filepath.Join(results.Name(), name)
+	f, err := openat(results, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return File{State: Missing}, nil
@@ -202,20 +233,22 @@ func read(results *os.File, id ID) (File, error) {
 		return File{}, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil {
+	st, err := f.Stat()
+	if err != nil {
 		return File{}, err
-	} else if !st.Mode().IsRegular() {
+	}
+	if !st.Mode().IsRegular() {
 		return File{}, fmt.Errorf("%s is no regular file: remove it", path)
 	}
 	data, err := io.ReadAll(f)
 	if err != nil {
 		return File{}, err
 	}
-	a, legacy, err := decode(data)
-	if err != nil {
-		return File{State: Damaged, Why: err}, nil
+	file := File{State: Readable, Modified: st.ModTime()}
+	if file.Attachment, file.Legacy, err = decode(data); err != nil {
+		return File{State: Damaged, Why: err, Modified: st.ModTime()}, nil
 	}
-	return File{State: Readable, Attachment: a, Legacy: legacy}, nil
+	return file, nil
 }
 
 func openat(dir *os.File, name string) (*os.File, error) {

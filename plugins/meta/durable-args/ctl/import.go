@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/durable-args/durable-args/pkg/chain"
+	"github.com/durable-args/durable-args/pkg/cnicache"
 	"github.com/durable-args/durable-args/pkg/journal"
 	"github.com/durable-args/durable-args/pkg/netnsid"
 	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
@@ -59,26 +60,27 @@ func (i importing) run() error {
 	if err != nil {
 		return err
 	}
-	files, err := i.cacheFiles()
-	if err != nil {
-		return err
-	}
-	var failed, imported, known int
-	var ours []*cacheFile
-	for _, file := range files {
-		f, err := readCacheFile(file)
+	var seen, failed, imported, known int
+	var ours []*cached
+	err = cnicache.All(i.node.cacheDir, func(path string, file cnicache.File, err error) {
+		seen++
+		f, err := newCached(path, file, err)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			// Deleted meanwhile.
 		case err != nil:
-			say(i.Command, "cannot be imported: %s: %v", file, err)
+			say(i.Command, "cannot be imported: %s: %v", path, needsRoot(err))
 			failed++
-		case networks[f.key.Network] != nil:
+		case f != nil && networks[f.Network] != nil:
 			ours = append(ours, f)
 		}
+	})
+	if err != nil {
+		return needsRoot(err)
+	}
+	if seen == 0 {
+		say(i.Command, "libcni has cached nothing in %s", i.node.cacheDir)
 	}
 	// The oldest first, as they were added.
-	slices.SortStableFunc(ours, func(a, b *cacheFile) int { return a.modified.Compare(b.modified) })
+	slices.SortStableFunc(ours, func(a, b *cached) int { return a.modified.Compare(b.modified) })
 	p := newProgress(i.Command, "importing", len(ours))
 	defer p.clear()
 	for n, f := range ours {
@@ -86,8 +88,8 @@ func (i importing) run() error {
 			p.clear()
 			return fmt.Errorf("interrupted: %d imported; run it again for the rest", imported)
 		}
-		p.at(n, f.key)
-		done, err := i.importFile(f, networks[f.key.Network], ours)
+		p.at(n, f.key())
+		done, err := i.importFile(f, networks[f.Network], ours)
 		switch {
 		case err != nil:
 			p.clear()
@@ -130,29 +132,10 @@ func (i importing) networks() (map[string]*stanza.Stanza, error) {
 	return networks, nil
 }
 
-func (i importing) cacheFiles() ([]string, error) {
-	dir := filepath.Join(i.node.cacheDir, "results")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		say(i.Command, "libcni has cached nothing in %s", dir)
-		return nil, nil
-	}
-	if err != nil {
-		return nil, needsRoot(err)
-	}
-	var files []string
-	for _, entry := range entries {
-		if entry.Type().IsRegular() {
-			files = append(files, filepath.Join(dir, entry.Name()))
-		}
-	}
-	return files, nil
-}
-
 // importFile reports whether the attachment has been journaled; if not, and
 // there is no error, it was already.
-func (i importing) importFile(f *cacheFile, s *stanza.Stanza, all []*cacheFile) (bool, error) {
-	if known, err := hasFile(s.DataDir, f.key); known || err != nil {
+func (i importing) importFile(f *cached, s *stanza.Stanza, all []*cached) (bool, error) {
+	if known, err := hasFile(s.DataDir, f.key()); known || err != nil {
 		return false, err
 	}
 	add, result, err := f.entries(s)
@@ -174,11 +157,11 @@ func (i importing) importFile(f *cacheFile, s *stanza.Stanza, all []*cacheFile) 
 		return false, err
 	}
 	defer store.Close()
-	if err := store.Append(f.key, add); err != nil {
+	if err := store.Append(f.key(), add); err != nil {
 		return false, err
 	}
 	if result != nil {
-		err = store.Append(f.key, result)
+		err = store.Append(f.key(), result)
 	}
 	return err == nil, err
 }
@@ -195,49 +178,34 @@ func hasFile(dataDir string, key journal.Key) (bool, error) {
 	return err == nil, err
 }
 
-// cacheFile is a file of libcni's cache (libcni/api.go, cachedInfo), with raw
-// JSON for what libcni's maps would round.
-type cacheFile struct {
+// cached is an attachment that libcni's cache knows.
+type cached struct {
+	cnicache.Attachment
 	path     string
 	modified time.Time
-	key      journal.Key
-
-	Kind           string                     `json:"kind"`
-	ContainerID    string                     `json:"containerId"`
-	Config         []byte                     `json:"config"`
-	IfName         string                     `json:"ifName"`
-	NetworkName    string                     `json:"networkName"`
-	NetNS          string                     `json:"netns"`
-	CNIArgs        [][2]string                `json:"cniArgs"`
-	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
-	Result         json.RawMessage            `json:"result"`
 }
 
-func readCacheFile(path string) (*cacheFile, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	f := &cacheFile{path: path, modified: st.ModTime()}
-	switch err := json.Unmarshal(data, f); {
-	case len(data) == 0:
-		return nil, errors.New("it is empty")
+// newCached returns nil for a file that has been deleted meanwhile.
+func newCached(path string, file cnicache.File, err error) (*cached, error) {
+	switch {
 	case err != nil:
 		return nil, err
-	case f.Kind != libcni.CNICacheV1:
-		return nil, fmt.Errorf("it is of kind %q, not %q, so it does not hold what ADD was given", f.Kind, libcni.CNICacheV1)
+	case file.State == cnicache.Missing:
+		return nil, nil
+	case file.State == cnicache.Damaged:
+		return nil, file.Why
+	case file.Legacy:
+		return nil, errors.New("it holds a result alone, and not what ADD was given")
 	}
-	f.key = journal.Key{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName}
-	return f, f.key.Validate()
+	f := &cached{*file.Attachment, path, file.Modified}
+	return f, f.key().Validate()
 }
+
+func (f *cached) key() journal.Key { return journal.Key(f.ID) }
 
 // entries are what the journal would hold if the attachment had been made
 // today, on the configuration that libcni has cached.
-func (f *cacheFile) entries(s *stanza.Stanza) (journal.Add, journal.Result, error) {
+func (f *cached) entries(s *stanza.Stanza) (journal.Add, journal.Result, error) {
 	list, err := libcni.NetworkConfFromBytes(f.Config)
 	if err != nil {
 		return journal.Add{}, nil, err
@@ -265,12 +233,14 @@ func (f *cacheFile) entries(s *stanza.Stanza) (journal.Add, journal.Result, erro
 		Conflist:   f.Config,
 		Chain:      chain.Configs(n.Protected),
 	}
-	shown := make(map[string]json.RawMessage)
-	for name, value := range f.CapabilityArgs {
-		if s.Capabilities[name] {
-			shown[name] = value
-		}
+	if len(f.CapabilityArgs) == 0 {
+		return add, result, nil
 	}
+	var shown map[string]json.RawMessage
+	if err := json.Unmarshal(f.CapabilityArgs, &shown); err != nil {
+		return add, nil, err
+	}
+	maps.DeleteFunc(shown, func(name string, _ json.RawMessage) bool { return !s.Capabilities[name] })
 	if len(shown) > 0 {
 		add.RuntimeConfig, err = json.Marshal(shown)
 	}
@@ -342,9 +312,9 @@ func identity(path string) (journal.NetNS, error) {
 }
 
 // args is CNI_ARGS as libcni makes it of the pairs.
-func (f *cacheFile) args() string {
+func (f *cached) args() string {
 	var pairs []string
-	for _, pair := range f.CNIArgs {
+	for _, pair := range f.Args {
 		pairs = append(pairs, pair[0]+"="+pair[1])
 	}
 	return strings.Join(pairs, ";")
@@ -352,7 +322,7 @@ func (f *cacheFile) args() string {
 
 // result is what libcni would give to plugins as prevResult, nil if it has
 // cached none.
-func (f *cacheFile) result(cniVersion string) (journal.Result, error) {
+func (f *cached) result(cniVersion string) (journal.Result, error) {
 	if len(f.Result) == 0 || string(f.Result) == "null" {
 		return nil, nil
 	}

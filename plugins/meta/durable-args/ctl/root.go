@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/spf13/cobra"
@@ -73,10 +74,14 @@ func newRoot() *cobra.Command {
 // exactArgs is cobra.ExactArgs with our exit code.
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		if len(args) != len(names) {
-			return usage("takes %d arguments %v, not %d", len(names), names, len(args))
+		switch {
+		case len(args) == len(names):
+			return nil
+		case len(names) == 0:
+			return usage("takes no arguments, not %q", args)
+		default:
+			return usage("takes %s, not %d arguments", strings.Join(names, " "), len(args))
 		}
-		return nil
 	}
 }
 
