@@ -246,6 +246,15 @@ func TestWhatADELOwesAfterTwoADDs(t *testing.T) {
 		{"a plugin has been taken out since", func(a *journal.Add) { a.Chain = append(a.Chain, json.RawMessage(`{"type":"sbr"}`)) }, nil,
 			"sbr/old", newest + " sbr/old"},
 		{"a plugin has come in since", func(a *journal.Add) { a.Chain = a.Chain[:2] }, nil, "", newest},
+		{"one plugin's capability args are others, and the newest result has more in it", func(a *journal.Add) {
+			a.RuntimeConfig = json.RawMessage(`{"portMappings":[],"mac":` + mac + `}`)
+		}, func(s *situation) { s.add().Result = json.RawMessage(moreResult); s.d.Call.PrevResult = s.add().Result }, oldest, newest + " " + oldest},
+		{"only the result is another, and there never were capability args", func(a *journal.Add) {
+			a.RuntimeConfig, a.Result = nil, json.RawMessage(otherResult)
+		}, func(s *situation) { s.add().RuntimeConfig, s.d.Call.RuntimeConfig = nil, nil }, "", newest},
+		{"the version and the result were others", func(a *journal.Add) {
+			a.CNIVersion, a.Result = "0.4.0", json.RawMessage(otherResult)
+		}, nil, oldest, newest + " " + oldest},
 		{"the version was another", func(a *journal.Add) { a.CNIVersion = "0.4.0" }, nil, "", newest},
 		{"the newest has no result, the older one has, and it comes", func(*journal.Add) {},
 			func(s *situation) { s.add().Result = nil }, "", newest},
