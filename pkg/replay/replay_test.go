@@ -370,6 +370,28 @@ func TestWhatFailedBeforeThePassIsNotReplayedAfterIt(t *testing.T) {
 	}
 }
 
+// The cause may have been set right: args are back, say, with the runtime's cache.
+func TestWhatFailedBeforeAndIsDeliveredNowIsOwedNoMore(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "bridge")
+	n.journal("c1", n.add("bridge"), result("10.0.0.2/24"))
+	n.fails("bridge", "busy")
+	if err := n.before(n.replayer(1), "c1"); err == nil {
+		t.Error("the first try is no error")
+	}
+	n.called()
+	d := Delivery{
+		Call:    chain.Call{Args: "A=1", PrevResult: json.RawMessage(result("10.0.0.2/24"))},
+		Plugins: parsed(t, `{"type":"bridge"}`),
+	}
+	if err := n.with("c1", func(f *journal.File) error { return n.replayer(1).AfterPass(t.Context(), f, d) }); err != nil {
+		t.Error(err)
+	}
+	if called, left := n.called(), n.left(); called != "" || left != "" {
+		t.Errorf("called: %q, left: %q; want nothing", called, left)
+	}
+}
+
 func TestAnErrorInsteadOfThePassIsThePluginsOwn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "bridge", "portmap")
