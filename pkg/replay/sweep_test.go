@@ -61,6 +61,10 @@ func TestWhatASweepReplays(t *testing.T) {
 		{"nothing is journaled", func(*node) {}, nil, "", "", nil},
 		{"one that is gone", func(n *node) { in(n, "c1", n.gone(), one) }, nil, "c1", "", nil},
 		{"one without a result", func(n *node) { in(n, "c1", n.gone(), "") }, nil, "c1", "", nil},
+		{"one that was added twice at the same address", func(n *node) {
+			in(n, "c1", n.gone(), one)
+			in(n, "c1", n.gone(), one)
+		}, nil, "c1", "", nil},
 		{"one from before the boot, though its path is there", func(n *node) {
 			ns := n.alive()
 			ns.BootID = "before"
