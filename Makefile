@@ -13,7 +13,10 @@ UNITDIR ?= /usr/local/lib/systemd/system
 UNITS   := $(wildcard conf-examples/systemd/*)
 GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum))
 
-.PHONY: build tools demo test lint install clean
+# How long make crash takes.
+CRASH_BUDGET ?= 3m
+
+.PHONY: build tools demo test crash lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -37,7 +40,12 @@ demo: build tools
 test: build tools
 	CGO_ENABLED=1 go test -race -timeout 30m ./...
 	@# Never from Go's test cache, which does not know that these run bin/.
-	cd test && go test -count=1 -timeout 30m ./...
+	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v /crash$$)
+	@$(MAKE) --no-print-directory crash CRASH_BUDGET=25s
+
+# Power cuts, and a table of what they left.
+crash: build tools
+	cd test/crash && CRASH_BUDGET=$(CRASH_BUDGET) go test -count=1 -timeout 0
 
 lint:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }

@@ -9,6 +9,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
+require github.com/hanwen/go-fuse/v2 v2.12.1
+
 require (
 	cyphar.com/go-pathrs v0.2.5 // indirect
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect

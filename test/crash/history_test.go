@@ -114,24 +114,24 @@ type attachments map[journal.Key]content
 
 // tally is a row of the table.
 type tally struct {
-	checked      int // cuts or states
-	acknowledged int // entries that had to be there, over all of them
-	lost         int // of these, not there
-	torn         int // of these, there but unreadable
-	harmless     int // torn lines that nobody had acknowledged
-	wrong        int // anything else that should not be
+	Checked      int // cuts or states
+	Acknowledged int // entries that had to be there, over all of them
+	Lost         int // of these, not there
+	Torn         int // of these, there but unreadable
+	Harmless     int // torn lines that nobody had acknowledged
+	Wrong        int // anything else that should not be
 }
 
 func (t *tally) add(u tally) {
-	t.checked += u.checked
-	t.acknowledged += u.acknowledged
-	t.lost += u.lost
-	t.torn += u.torn
-	t.harmless += u.harmless
-	t.wrong += u.wrong
+	t.Checked += u.Checked
+	t.Acknowledged += u.Acknowledged
+	t.Lost += u.Lost
+	t.Torn += u.Torn
+	t.Harmless += u.Harmless
+	t.Wrong += u.Wrong
 }
 
-func (t tally) bad() int { return t.lost + t.torn + t.wrong }
+func (t tally) bad() int { return t.Lost + t.Torn + t.Wrong }
 
 // judge holds what was found of a writer's files after the power cut against
 // what has to be there. before is what they held when the history began. It
@@ -161,24 +161,24 @@ func judge(w *writer, before attachments, marks []mark, found attachments) (tall
 			fates[key] = &fate{} // nobody has made it
 		}
 	}
-	t := tally{checked: 1}
+	t := tally{Checked: 1}
 	var complaints []string
 	for key, f := range fates {
 		got := found[key]
 		required := f.required()
-		t.acknowledged += len(required)
+		t.Acknowledged += len(required)
 		if slices.ContainsFunc(f.possible(), got.same) {
-			t.harmless += max(0, got.damaged-before[key].damaged)
+			t.Harmless += max(0, got.damaged-before[key].damaged)
 			continue
 		}
 		absent := len(slices.DeleteFunc(required, func(line string) bool { return slices.Contains(got.lines, line) }))
 		switch {
 		case absent > 0 && got.exists:
-			t.torn += absent
+			t.Torn += absent
 		case absent > 0:
-			t.lost += absent
+			t.Lost += absent
 		default:
-			t.wrong++
+			t.Wrong++
 		}
 		var possible []string
 		for _, c := range f.possible() {

@@ -48,13 +48,13 @@ func newReport(writers []*writer) report {
 func (r report) verify(t *testing.T) {
 	for w, tally := range r {
 		switch {
-		case tally.acknowledged == 0:
+		case tally.Acknowledged == 0:
 			t.Errorf("%s has acknowledged nothing, so nothing is proved", w.name)
 		case w.control && tally.bad() == 0:
-			t.Errorf("%s has lost nothing of %d entries, so this test is blind", w.name, tally.acknowledged)
+			t.Errorf("%s has lost nothing of %d entries, so this test is blind", w.name, tally.Acknowledged)
 		case !w.control && tally.bad() > 0:
 			t.Errorf("%s: of %d acknowledged entries %d are lost and %d torn; %d attachments are as they must not be",
-				w.name, tally.acknowledged, tally.lost, tally.torn, tally.wrong)
+				w.name, tally.Acknowledged, tally.Lost, tally.Torn, tally.Wrong)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +38,11 @@ func Enter(t *testing.T) bool {
 	for part := range strings.SplitSeq(t.Name(), "/") {
 		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout=10m")
+	timeout := time.Duration(0) // none
+	if deadline, ok := t.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout="+timeout.String())
 	cmd.Env = append(os.Environ(), inside+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
