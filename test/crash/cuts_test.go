@@ -57,7 +57,7 @@ func runUntilCut(h *history, root string, writers []*writer, held map[*writer]at
 	done := make(chan error, 1)
 	go func() { done <- run(writers, root, h, held, 0) }()
 	// Some time after so many acknowledgements, since a busy machine is slow.
-	enough := 1 + rand.N(15)
+	enough := 1 + rand.N(8)
 	for waiting := true; waiting; {
 		select {
 		case err := <-done:

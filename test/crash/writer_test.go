@@ -44,7 +44,7 @@ type writer struct {
 func writers(plugin string) []*writer {
 	call := func(dir string, e *event) error { return callPlugin(plugin, dir, e) }
 	return []*writer{
-		{name: "durable-args", dir: "lib/durable-args", workers: 3, slots: 4,
+		{name: "durable-args", dir: "lib/durable-args", workers: 6, slots: 3,
 			operations: operations, call: call, read: readJournal},
 		{name: "durable-args without flushes", control: true, dir: "lib/unflushed", workers: 1, slots: 8,
 			operations: operations[:adding], prepare: ignoreFlushes, call: call, read: readJournal},
