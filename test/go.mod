@@ -4,12 +4,12 @@ go 1.26.8
 
 require (
 	github.com/containernetworking/cni v1.3.1
+	github.com/durable-args/durable-args v0.0.0
+	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/sys v0.50.0
 	sigs.k8s.io/yaml v1.6.0
 )
-
-require github.com/hanwen/go-fuse/v2 v2.12.1
 
 require (
 	cyphar.com/go-pathrs v0.2.5 // indirect
@@ -19,7 +19,6 @@ require (
 	github.com/containernetworking/plugins v1.10.0 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/cyphar/filepath-securejoin v0.7.0 // indirect
-	github.com/durable-args/durable-args v0.0.0
 	github.com/godbus/dbus/v5 v5.2.4 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect

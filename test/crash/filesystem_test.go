@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,8 +23,7 @@ type filesystem struct {
 	name string
 	size int64 // of the disk, which is sparse
 	mkfs []string
-	// options are for one of several disks that are mounted at once and, being
-	// states of the same one, have the same UUID.
+	// options let several states of one disk be mounted at once; see atOnce.
 	options string
 	// shutdown says that it can be cut off from its disk.
 	shutdown bool
@@ -49,6 +49,15 @@ func (f filesystem) missing() string {
 		return "the kernel has no " + f.name
 	}
 	return ""
+}
+
+// atOnce is how many states of one disk can be mounted at once. They have the
+// same UUID, which btrfs bears since Linux 6.7.
+func (f filesystem) atOnce() int {
+	if _, err := os.Stat("/sys/fs/btrfs/features/temp_fsid"); f.name == "btrfs" && err != nil {
+		return 1
+	}
+	return runtime.NumCPU()
 }
 
 // format makes the file system on a device or file.

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -91,7 +90,7 @@ func explore(t *testing.T, f filesystem, image string, h *history, until time.Ti
 
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	errs := make([]error, runtime.NumCPU())
+	errs := make([]error, f.atOnce())
 	for i := range errs {
 		wg.Go(func() {
 			disk, dir := fmt.Sprintf("/run/state%d.disk", i), fmt.Sprintf("/run/state%d", i)
