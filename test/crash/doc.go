@@ -47,6 +47,14 @@
 // names of files whose bytes are still in memory, which leaves them
 // zero-length.
 //
+// # The table
+//
+// Checked are cuts or states. Acknowledged are the entries that had to be
+// found, added up over all of these; lost are those of them that are not there,
+// and torn those whose file cannot be read where they were. A torn line of a
+// call that was never acknowledged is no fault; it is counted because it shows
+// that the power was cut in the middle of a write.
+//
 // # Cleaning up
 //
 // All of it happens in a sandbox with mounts of its own. The disk's server is

@@ -25,8 +25,6 @@ type operation struct {
 }
 
 // operations is all that the plugin is made to do; those that remove come last.
-// What comes to write elsewhere, repair and insert of durable-argsctl, belongs
-// here, too.
 var operations = []operation{
 	{name: "ADD", command: "ADD", fits: content.absent, effect: added, durable: true, weight: 1},
 	{name: "CHECK adopts", command: "CHECK", fits: content.absent, effect: added, durable: true, weight: 1},

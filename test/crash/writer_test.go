@@ -40,7 +40,9 @@ type writer struct {
 	read func(dir string) (attachments, error)
 }
 
-// writers are those that run at once in every cut and every state.
+// writers are those that run at once in every cut and every state. What writes
+// elsewhere, as repair and insert of durable-argsctl do, belongs here as a writer
+// of its own, with its operations and its reader.
 func writers(plugin string) []*writer {
 	call := func(dir string, e *event) error { return callPlugin(plugin, dir, e) }
 	return []*writer{
