@@ -16,7 +16,7 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
-.PHONY: build tools demo test crash lint install clean
+.PHONY: build tools demo test crash faults lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -46,6 +46,10 @@ test: build tools
 # Power cuts, and a table of what they left.
 crash: build tools
 	cd test/crash && CRASH_BUDGET=$(CRASH_BUDGET) go test -count=1 -timeout 0
+
+# Every fault at every system call, which make test only samples.
+faults: build tools
+	cd test && FAULTS=full go test -count=1 -v -timeout=3h -run='^TestEveryFailingSystemCall$$' ./faults | grep -v '^ *=== '
 
 lint:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }
