@@ -16,7 +16,7 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
-.PHONY: build tools demo test crash faults lint install clean
+.PHONY: build tools demo test crash faults load lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -50,6 +50,10 @@ crash: build tools
 # Every fault at every system call, which make test only samples.
 faults: build tools
 	cd test && FAULTS=full go test -count=1 -v -timeout=3h -run='^TestEveryFailingSystemCall$$' ./faults | grep -v '^ *=== '
+
+# A busy minute, of which make test has ten seconds.
+load: build tools
+	cd test && LOAD=1m go test -count=1 -v ./load
 
 lint:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }

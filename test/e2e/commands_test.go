@@ -6,13 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/durable-args/durable-args/test/sandbox"
 )
 
 // commands are those that scripts have beyond testscript's own.
@@ -133,7 +134,7 @@ func state(ts *testscript.TestScript, neg bool, args []string) {
 				name = "ip"
 			}
 			lines = append(lines, "# "+name+" "+strings.Join(args, " "))
-			lines = append(lines, output(name, args...)...)
+			lines = append(lines, sandbox.Output(name, args...)...)
 		}
 		run("ip", "-4", "-o", "addr")
 		run("ip", "-o", "link")
@@ -143,7 +144,7 @@ func state(ts *testscript.TestScript, neg bool, args []string) {
 		run("iptables-save")
 		run("sysctl", "net.ipv4.ip_forward", "net.core.somaxconn")
 	}
-	lines = append(lines, leftovers()...)
+	lines = append(lines, sandbox.Leftovers()...)
 	text := strings.Join(lines, "\n")
 	for _, random := range []struct{ pattern, same string }{
 		{`veth[0-9a-f]{8}`, "veth"},
@@ -190,7 +191,7 @@ func cmpcalls(ts *testscript.TestScript, neg bool, args []string) {
 // clean asserts that nothing of any attachment is left on the machine; ! clean
 // asserts that something is.
 func clean(ts *testscript.TestScript, neg bool, args []string) {
-	found := leftovers()
+	found := sandbox.Leftovers()
 	switch {
 	case neg && len(found) == 0:
 		ts.Fatalf("nothing is left, though something should be")
@@ -201,54 +202,12 @@ func clean(ts *testscript.TestScript, neg bool, args []string) {
 
 // left prints what is left of attachments, a line each.
 func left(ts *testscript.TestScript, neg bool, args []string) {
-	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(leftovers(), "\n"))
+	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(sandbox.Leftovers(), "\n"))
 	ts.Check(err)
 }
 
 // journal prints the names of the journal's files, a line each.
 func journal(ts *testscript.TestScript, neg bool, args []string) {
-	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(journalFiles(ts.Getenv("JOURNAL")), "\n"))
+	_, err := fmt.Fprintln(ts.Stdout(), strings.Join(sandbox.JournalFiles(ts.Getenv("JOURNAL")), "\n"))
 	ts.Check(err)
-}
-
-func journalFiles(dir string) []string {
-	files, _ := filepath.Glob(dir + "/[^.]*/*")
-	return files
-}
-
-// leftovers lists the rules, chains, addresses, links and journal files that
-// belong to an attachment. What plugins share among all of them (an empty
-// CNI-HOSTPORT-DNAT chain, the bridge) is no leftover.
-func leftovers() []string {
-	var found []string
-	for _, line := range output("iptables-save") {
-		switch {
-		case strings.Contains(line, "CNI-DN-"),
-			strings.Contains(line, "-j CNI-") && strings.Contains(line, "-A POSTROUTING") && !strings.Contains(line, "CNI-HOSTPORT"),
-			strings.HasPrefix(line, ":CNI-") && len(strings.Fields(line)[0]) > len(":CNI-")+20 && !strings.Contains(line, "HOSTPORT"),
-			strings.HasPrefix(line, "-A CNI-FORWARD") && !strings.Contains(line, "CNI-ADMIN"):
-			found = append(found, "iptables: "+line)
-		}
-	}
-	for _, line := range output("nft", "list", "ruleset") {
-		if strings.Contains(line, "dnat to") || strings.Contains(line, "dnat ip to") {
-			found = append(found, "nft: "+strings.TrimSpace(line))
-		}
-	}
-	for _, line := range output("ip", "-o", "link", "show", "type", "veth") {
-		if line != "" {
-			found = append(found, "link: "+line)
-		}
-	}
-	addresses, _ := filepath.Glob("/var/lib/cni/networks/*/*.*.*.*")
-	found = append(found, addresses...)
-	return append(found, journalFiles("/var/lib/durable-args")...)
-}
-
-func output(name string, args ...string) []string {
-	out, err := exec.Command(name, args...).Output()
-	if err != nil {
-		return []string{fmt.Sprintf("%s: %v", name, err)}
-	}
-	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }

@@ -78,7 +78,7 @@ func tryExample(t *testing.T, example string) {
 		t.Fatalf("libcni does not accept it: %v", err)
 	}
 
-	output("ip", "netns", "add", "pod")
+	sandbox.Output("ip", "netns", "add", "pod")
 	linksBefore := links()
 	known := &libcni.RuntimeConf{
 		ContainerID:    "pod",
@@ -90,7 +90,7 @@ func tryExample(t *testing.T, example string) {
 	if _, err := cni.AddNetworkList(ctx, list, known); err != nil {
 		t.Fatalf("ADD: %v", err)
 	}
-	if found := journalFiles("/var/lib/durable-args"); len(found) != 1 {
+	if found := sandbox.JournalFiles("/var/lib/durable-args"); len(found) != 1 {
 		t.Errorf("the journal holds %q, want one file", found)
 	}
 	if err := cni.CheckNetworkList(ctx, list, known); err != nil {
@@ -108,7 +108,7 @@ func tryExample(t *testing.T, example string) {
 			t.Errorf("%s DEL: %v", which, err)
 		}
 	}
-	if found := leftovers(); len(found) > 0 {
+	if found := sandbox.Leftovers(); len(found) > 0 {
 		t.Errorf("left behind:\n%s", strings.Join(found, "\n"))
 	}
 	for _, link := range links() {
@@ -141,7 +141,7 @@ func argsFor(t *testing.T, list *libcni.NetworkConfigList) map[string]any {
 // links are the names of the network interfaces of the sandbox.
 func links() []string {
 	var names []string
-	for _, line := range output("ip", "-o", "link") {
+	for _, line := range sandbox.Output("ip", "-o", "link") {
 		if fields := strings.Fields(line); len(fields) > 1 {
 			name, _, _ := strings.Cut(strings.TrimSuffix(fields[1], ":"), "@")
 			names = append(names, name)

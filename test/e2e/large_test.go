@@ -57,7 +57,7 @@ func megabyte(t *testing.T, layout string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	output("ip", "netns", "add", "c1")
+	sandbox.Output("ip", "netns", "add", "c1")
 	cni := libcni.NewCNIConfig([]string{plugins}, nil)
 	large := strings.Repeat("<x>", 350_000)
 	known := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/run/netns/c1", IfName: "eth0",
@@ -99,7 +99,7 @@ func megabyte(t *testing.T, layout string) {
 	if string(got.PrevResult) != string(want) {
 		t.Errorf("of a result of %d bytes, DEL got another, of %d", len(want), len(got.PrevResult))
 	}
-	if left := journalFiles("/var/lib/durable-args"); len(left) > 0 {
+	if left := sandbox.JournalFiles("/var/lib/durable-args"); len(left) > 0 {
 		t.Errorf("left in the journal: %q", left)
 	}
 }

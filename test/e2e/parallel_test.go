@@ -86,7 +86,7 @@ func TestFiftyContainersAtOnce(t *testing.T) {
 					_, err := cni.AddNetworkList(context.Background(), list, attachment(id))
 					return err
 				})
-				if files := journalFiles("/var/lib/durable-args"); len(files) != containers {
+				if files := sandbox.JournalFiles("/var/lib/durable-args"); len(files) != containers {
 					t.Fatalf("%d containers have %d journal files", containers, len(files))
 				}
 				// Every one is stopped without what it was started with.
@@ -95,7 +95,7 @@ func TestFiftyContainersAtOnce(t *testing.T) {
 					lost.Args, lost.CapabilityArgs = nil, nil
 					return cni.DelNetworkList(context.Background(), list, lost)
 				})
-				if found := leftovers(); len(found) > 0 {
+				if found := sandbox.Leftovers(); len(found) > 0 {
 					t.Fatalf("left behind:\n%s", strings.Join(found, "\n"))
 				}
 				if strings.Contains(test.chain, "recorder") {

@@ -45,7 +45,7 @@ func TestREADME(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if found := leftovers(); len(found) > 0 {
+	if found := sandbox.Leftovers(); len(found) > 0 {
 		t.Errorf("left behind:\n%s", strings.Join(found, "\n"))
 	}
 }
