@@ -39,7 +39,7 @@ const (
 var key = journal.Key{Network: network, ContainerID: containerID, IfName: ifName}
 
 // node is a machine as far as the plugin can see it: a store, a conflist and
-// libcni's cache in a directory of its own, and a chain of two recorders.
+// libcni's cache in a directory of its own, and a chain of one recorder.
 type node struct {
 	t       *testing.T
 	dir     string
@@ -64,8 +64,7 @@ type node struct {
 func newNode(t *testing.T, dir, layout string) *node {
 	n := &node{t: t, dir: dir, records: dir + ".calls"}
 	must(t, os.MkdirAll(filepath.Join(dir, "net.d"), 0o755))
-	chain := fmt.Sprintf(`{"type": "recorder", "label": "a", "result": %s, "failWhile": %q},
-		{"type": "recorder", "label": "b", "capabilities": {"portMappings": true}}`, result, n.broken())
+	chain := fmt.Sprintf(`{"type": "recorder", "result": %s, "failWhile": %q, "capabilities": {"portMappings": true}}`, result, n.broken())
 	own := func(more string) string {
 		return fmt.Sprintf(`{"type": "durable-args", "capabilities": {"portMappings": true}, "dataDir": %q, "confDir": %q, "cacheDir": %q%s}`,
 			n.dataDir(), n.confDir(), n.cacheDir(), more)
@@ -91,7 +90,7 @@ func (n *node) dataDir() string  { return filepath.Join(n.dir, "data") }
 func (n *node) confDir() string  { return filepath.Join(n.dir, "net.d") }
 func (n *node) cacheDir() string { return filepath.Join(n.dir, "cache") }
 
-// broken is the file that makes recorder a fail while it exists.
+// broken is the file that makes the recorder fail while it exists.
 func (n *node) broken() string { return n.dir + ".broken" }
 
 // reset makes the node new again.
@@ -151,14 +150,12 @@ func (n *node) addDead() {
 	must(n.t, os.Remove(n.netns))
 }
 
-// told reports whether both plugins have got a DEL with all that is owed.
+// told reports whether the recorder has got a DEL with all that is owed.
 func (n *node) told() bool {
-	return !slices.ContainsFunc(n.owed, func(args string) bool {
-		return !n.recorded("DEL a", "args="+args+" caps= ") || !n.recorded("DEL b", "args="+args+" caps="+capability+" ")
-	})
+	return !slices.ContainsFunc(n.owed, func(args string) bool { return !n.recorded("DEL", "args="+args+" caps="+capability+" ") })
 }
 
-// recorded reports whether a plugin has had a call with something.
+// recorded reports whether the recorder has had a call with something.
 func (n *node) recorded(call, with string) bool {
 	b, _ := os.ReadFile(n.records)
 	return slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool {
