@@ -61,7 +61,7 @@ func repairAsWritten(t *testing.T, conflist string) {
 	var pods []*libcni.RuntimeConf
 	for i := range 3 {
 		name := fmt.Sprintf("pod%d", i)
-		output("ip", "netns", "add", name)
+		sandbox.Output("ip", "netns", "add", name)
 		rt := &libcni.RuntimeConf{ContainerID: name, NetNS: "/run/netns/" + name, IfName: "eth0"}
 		if i > 0 { // one has nothing
 			rt.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", name}, {"K8S_POD_UID", ""}}
@@ -95,7 +95,7 @@ func repairAsWritten(t *testing.T, conflist string) {
 			t.Errorf("DEL: %v", err)
 		}
 	}
-	if found := append(leftovers(), journalFiles("/var/lib/durable-args")...); len(found) > 0 {
+	if found := append(sandbox.Leftovers(), sandbox.JournalFiles("/var/lib/durable-args")...); len(found) > 0 {
 		t.Errorf("left behind: %q", found)
 	}
 }
@@ -193,7 +193,7 @@ func interruptRepair(t *testing.T, fault string) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfig([]string{plugins}, nil)
-	output("ip", "netns", "add", "pod")
+	sandbox.Output("ip", "netns", "add", "pod")
 	for _, container := range []string{"c1", "c2"} {
 		rt := &libcni.RuntimeConf{ContainerID: container, NetNS: "/run/netns/pod", IfName: "eth0"}
 		if _, err := cni.AddNetworkList(t.Context(), list, rt); err != nil {
