@@ -42,7 +42,14 @@ func Enter(t *testing.T) bool {
 	if deadline, ok := t.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout="+timeout.String())
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The shell is PID 1, and waits for orphans as an init does: to some a zombie
+	// looks alive.
+	cmd := exec.Command("sh", "-c", `"$@"; exit $?`, "sh",
+		exe, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout="+timeout.String())
 	dir := t.TempDir()
 	cmd.Env = append(os.Environ(), inside+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
