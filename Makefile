@@ -16,7 +16,7 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
-.PHONY: build tools demo test crash faults load lint install clean
+.PHONY: build tools demo test crash faults load test-runtimes lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -54,6 +54,24 @@ faults: build tools
 # A busy minute, of which make test has ten seconds.
 load: build tools
 	cd test && LOAD=1m go test -count=1 -v ./load
+
+# Real container runtimes. Not part of test: it takes its time. What cannot be
+# built or installed is skipped, and the test says so.
+test-runtimes: build tools
+	-$(MAKE) $(RUNTIMES)
+	-test/runtimes/packages
+	cd test/runtimes && go test -count=1 -v -timeout 60m .
+
+# What Debian does not have of them. It takes minutes, once.
+CONTAINERD := v2.4.2
+CRICTL     := v1.37.0
+RUNTIMES   := bin/runtimes/.containerd-$(CONTAINERD) bin/runtimes/.crictl-$(CRICTL)
+
+bin/runtimes/.containerd-$(CONTAINERD): PACKAGES = $(addsuffix @$(CONTAINERD),$(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr))
+bin/runtimes/.crictl-$(CRICTL): PACKAGES = sigs.k8s.io/cri-tools/cmd/crictl@$(CRICTL)
+$(RUNTIMES):
+	cd / && GOBIN=$(CURDIR)/bin/runtimes go install $(PACKAGES)
+	touch $@
 
 lint:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }
