@@ -60,7 +60,7 @@ load: build tools
 test-runtimes: build tools
 	-$(MAKE) $(RUNTIMES)
 	-test/runtimes/packages
-	cd test/runtimes && go test -count=1 -v -timeout 60m .
+	cd test/runtimes && go test -count=1 -v -timeout 60m . -runtimes
 
 # What Debian does not have of them. It takes minutes, once.
 CONTAINERD := v2.4.2
@@ -70,7 +70,7 @@ RUNTIMES   := bin/runtimes/.containerd-$(CONTAINERD) bin/runtimes/.crictl-$(CRIC
 bin/runtimes/.containerd-$(CONTAINERD): PACKAGES = $(addsuffix @$(CONTAINERD),$(addprefix github.com/containerd/containerd/v2/cmd/,containerd containerd-shim-runc-v2 ctr))
 bin/runtimes/.crictl-$(CRICTL): PACKAGES = sigs.k8s.io/cri-tools/cmd/crictl@$(CRICTL)
 $(RUNTIMES):
-	cd / && GOBIN=$(CURDIR)/bin/runtimes go install $(PACKAGES)
+	cd / && CGO_ENABLED=1 GOBIN=$(CURDIR)/bin/runtimes go install $(PACKAGES)
 	touch $@
 
 lint:

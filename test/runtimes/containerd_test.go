@@ -153,7 +153,7 @@ func (c *containerd) logFile() string { return filepath.Join(c.node.dir, "contai
 
 // kill kills containerd with the plugins that it has called, and starts it
 // again. Its shims, and so its containers, live on.
-func (c *containerd) kill(_ *pod, waiting *call) {
+func (c *containerd) kill(waiting *call) {
 	killTree(c.daemon.Process.Pid)
 	c.until("containerd has died", func() bool { return len(c.daemons()) == 0 })
 	if waiting != nil {

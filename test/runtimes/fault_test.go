@@ -89,37 +89,31 @@ func repairedBefore(damage func(string) error) func(n *node) *pod {
 
 func killed(n *node) *pod {
 	p := n.runPod()
-	n.runtime.kill(p, nil)
+	n.runtime.kill(nil)
 	return p
 }
 
-// addKilled kills runtime and plugins when half of the chain has run.
 func addKilled(n *node) *pod {
-	n.waitIn("ADD", func() (*pod, *call) {
-		p := n.newPod()
-		return p, n.runtime.run(p)
-	})
-	return n.last
+	p := n.newPod()
+	n.killHalfway("ADD", p, n.runtime.run)
+	return p
 }
 
-// delKilled kills runtime and plugins when half of the chain has run.
 func delKilled(n *node) *pod {
 	p := n.runPod()
-	n.waitIn("DEL", func() (*pod, *call) { return p, n.runtime.remove(p) })
+	n.killHalfway("DEL", p, n.runtime.remove)
 	return p
 }
 
-// waitIn kills a call once the plugin in the middle of the chain has been called
+// killHalfway kills runtime and plugins when half of the chain has been called
 // with verb.
-func (n *node) waitIn(verb string, start func() (*pod, *call)) {
+func (n *node) killHalfway(verb string, p *pod, start func(p *pod) *call) {
 	n.Helper()
 	n.must(os.WriteFile(n.asleep(), nil, 0o644))
-	defer os.Remove(n.asleep())
 	_ = os.Remove(n.calls())
-	p, c := start()
-	n.last = p
+	c := start(p)
 	n.until("the plugin in the middle is called with "+verb, func() bool { return n.called(verb) })
-	n.runtime.kill(p, c)
+	n.runtime.kill(c)
 }
 
 // edited takes a plugin out of the conflist that has something to undo.
@@ -165,7 +159,7 @@ func startedAgain(damage func(string) error) func(n *node) *pod {
 
 // tries is how often the runtime is asked to remove a pod before it counts as
 // stuck. A kubelet never ceases, and so would be stuck for ever.
-const tries = 4
+const tries = 2
 
 // removed removes a pod, as often as need be.
 func (n *node) removed(p *pod) error {
@@ -228,13 +222,16 @@ func (n *node) cell(f fault) string {
 		if !r.mend(n, p) {
 			continue
 		}
-		did = append(did, r.name)
 		wait := time.Duration(0) // remedies are done when they return
+		was := fmt.Sprint(stuck != nil, found)
 		if stuck != nil {
 			stuck = n.removed(p)
 			wait = afterwards
 		}
 		found = n.left(wait)
+		if fmt.Sprint(stuck != nil, found) != was {
+			did = append(did, r.name)
+		}
 	}
 	if stuck != nil {
 		said = append(said, "stuck for ever;")

@@ -27,9 +27,9 @@ const (
 type runtime interface {
 	// start starts what runs all the time, if anything does.
 	start()
-	// kill kills the runtime with SIGKILL in the middle of whatever it does:
-	// call is the command that it was given, if any, plugins among its children.
-	kill(p *pod, call *call)
+	// kill kills the runtime with SIGKILL, with the plugins that it has called,
+	// and starts it again. waiting is the command that it was given, if any.
+	kill(waiting *call)
 	// run and remove give a command to the runtime, and do not wait for its end.
 	run(p *pod) *call
 	remove(p *pod) *call
@@ -54,7 +54,7 @@ type node struct {
 	mounts  map[string]bool // those of the empty machine
 	before  map[string]bool // what was there before the pod, see state
 	pods    int
-	last    *pod // of waitIn
+	help    string // of durable-argsctl
 	// rebooted says that this cell's machine has been.
 	rebooted bool
 }
@@ -168,9 +168,12 @@ func (n *node) daemons() []process {
 // afterwards is how long a runtime may still be at work after it has answered.
 const afterwards = 3 * time.Second
 
+// pause is between two looks at the machine.
+const pause = 100 * time.Millisecond
+
 // settle waits for what may take a while, and reports whether it has come.
 func (n *node) settle(atMost time.Duration, done func() bool) bool {
-	for end := time.Now().Add(atMost); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(atMost); ; time.Sleep(pause) {
 		if done() {
 			return true
 		}
@@ -191,7 +194,7 @@ func (n *node) reloaded() {
 // until waits for something that must happen.
 func (n *node) until(what string, done func() bool) {
 	n.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			n.Fatalf("in vain waited until %s", what)
 		}

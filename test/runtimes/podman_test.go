@@ -73,7 +73,7 @@ func (p *podman) podmanThen(next func(string) error, args ...string) *call {
 
 // kill kills the waiting command with the plugins that it has called or, if
 // there is none, conmon.
-func (p *podman) kill(_ *pod, waiting *call) {
+func (p *podman) kill(waiting *call) {
 	if waiting != nil {
 		killTree(waiting.cmd.Process.Pid)
 		_ = waiting.wait()

@@ -32,7 +32,10 @@ var remedies = []remedy{
 // has reports whether durable-argsctl has a command.
 func (n *node) has(command string) bool {
 	n.Helper()
-	return strings.Contains(n.output(filepath.Join(n.bin, "durable-argsctl"), "--help"), "\n  "+command+" ")
+	if n.help == "" {
+		n.help = n.output(filepath.Join(n.bin, "durable-argsctl"), "--help")
+	}
+	return strings.Contains(n.help, "\n  "+command+" ")
 }
 
 // ctl runs durable-argsctl, and reports false if that is no use.

@@ -25,12 +25,15 @@
 package runtimes
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/durable-args/durable-args/test/sandbox"
 )
+
+var enabled = flag.Bool("runtimes", false, "run what make test-runtimes runs")
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
@@ -108,6 +111,9 @@ const session = "DURABLE_ARGS_RUNTIMES"
 func enterSession(t *testing.T) bool {
 	if os.Getenv(session) != "" {
 		return false
+	}
+	if !*enabled {
+		t.Skip("this takes its time, and packages that few machines have; run make test-runtimes")
 	}
 	dir, err := os.MkdirTemp("", "durable-args-runtimes-")
 	if err != nil {

@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -58,38 +59,43 @@ func (f resultFile) read(t *testing.T) (cells map[string]string, skipped string)
 	return cells, skipped
 }
 
-// printTable prints the table as Markdown.
+// printTable prints the table as Markdown. Faults of the same outcome share a
+// row.
 func printTable(t *testing.T) {
-	fmt.Println("\n| runtime | fault | without us | first | first-last | wrapped |\n| --- | --- | --- | --- | --- | --- |")
+	t.Helper()
+	fmt.Print("\n| runtime | fault | without us | first | first-last | wrapped |\n| --- | --- | --- | --- | --- | --- |\n")
+	var skips []string
 	for _, kind := range kinds {
 		columns := make(map[string]map[string]string)
-		skipped := ""
 		for _, layout := range layouts {
-			columns[layout], skipped = results(kind.name, layout).read(t)
+			var skipped string
+			if columns[layout], skipped = results(kind.name, layout).read(t); skipped != "" {
+				skips = append(skips, fmt.Sprintf("NOT RUN: %s, %s: %s\n", kind.name, layout, skipped))
+			}
 		}
-		if skipped != "" {
-			defer fmt.Printf("NOT RUN: %s: %s\n", kind.name, skipped)
-			continue
-		}
+		var outcomes []string
+		of := make(map[string][]string)
 		for _, f := range faults {
-			row := []string{kind.name, f.name}
-			any := false
+			var cells []string
 			for _, layout := range layouts {
-				said, ok := columns[layout][f.name]
-				if !ok {
-					said = "-"
-				}
-				any = any || ok
-				row = append(row, said)
+				cells = append(cells, cmp.Or(columns[layout][f.name], "-"))
 			}
-			if any {
-				fmt.Printf("| %s |\n", strings.Join(row, " | "))
+			outcome := strings.Join(cells, " | ")
+			if strings.Trim(outcome, "-| ") == "" {
+				continue
 			}
+			if of[outcome] == nil {
+				outcomes = append(outcomes, outcome)
+			}
+			of[outcome] = append(of[outcome], f.name)
+		}
+		for _, outcome := range outcomes {
+			fmt.Printf("| %s | %s | %s |\n", kind.name, strings.Join(of[outcome], "; "), outcome)
 		}
 	}
 	fmt.Println()
 	for i, note := range notes {
 		fmt.Printf("(%d) %s\n", i+1, note)
 	}
-	fmt.Println()
+	fmt.Printf("\n%s", strings.Join(skips, ""))
 }
