@@ -16,7 +16,7 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
-.PHONY: build tools demo test crash faults load test-runtimes lint install clean
+.PHONY: build tools demo test crash faults load test-runtimes bench lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -72,6 +72,12 @@ bin/runtimes/.crictl-$(CRICTL): PACKAGES = sigs.k8s.io/cri-tools/cmd/crictl@$(CR
 $(RUNTIMES):
 	cd / && CGO_ENABLED=1 GOBIN=$(CURDIR)/bin/runtimes go install $(PACKAGES)
 	touch $@
+
+# What a call costs. BENCH=full takes a quarter of an hour, and writes the tables
+# and charts in test/bench.
+bench: build tools
+	cd test && GOBIN=$(CURDIR)/bin/bench go install -trimpath -ldflags '-s -w' ./bench/...
+	bin/bench/bench $(CURDIR)/bin $(CURDIR)/test/bench
 
 lint:
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted: $$files" >&2; exit 1; }

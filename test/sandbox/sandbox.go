@@ -42,20 +42,8 @@ func Enter(t *testing.T) bool {
 	if deadline, ok := t.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The shell is PID 1, and waits for orphans as an init does: to some a zombie
-	// looks alive.
-	cmd := exec.Command("sh", "-c", `"$@"; exit $?`, "sh",
-		exe, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout="+timeout.String())
 	dir := t.TempDir()
-	cmd.Env = append(os.Environ(), inside+"="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
-		Pdeathsig:  syscall.SIGKILL,
-	}
+	cmd := Command(dir, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.timeout="+timeout.String())
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err != nil:
@@ -84,13 +72,42 @@ func Report(t *testing.T, text string) {
 
 // Main is TestMain for packages whose tests call Enter.
 func Main(m *testing.M) {
-	if dir := os.Getenv(inside); dir != "" {
-		if err := furnish(dir); err != nil {
-			fmt.Fprintf(os.Stderr, "furnishing the sandbox: %v\n", err)
-			os.Exit(1)
-		}
+	if _, err := Furnish(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
+}
+
+// Command is a command that runs the calling program again, in a sandbox whose
+// disk is dir. The program calls Furnish first.
+func Command(dir string, args ...string) *exec.Cmd {
+	exe, err := os.Executable()
+	if err != nil {
+		exe = os.Args[0]
+	}
+	// The shell is PID 1, and waits for orphans as an init does: to some a zombie
+	// looks alive.
+	cmd := exec.Command("sh", append([]string{"-c", `"$@"; exit $?`, "sh", exe}, args...)...)
+	cmd.Env = append(os.Environ(), inside+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	return cmd
+}
+
+// Furnish reports whether the calling program is in a sandbox, and furnishes
+// that.
+func Furnish() (bool, error) {
+	dir := os.Getenv(inside)
+	if dir == "" {
+		return false, nil
+	}
+	if err := furnish(dir); err != nil {
+		return true, fmt.Errorf("furnishing the sandbox: %w", err)
+	}
+	return true, nil
 }
 
 func furnish(dir string) error {
