@@ -15,7 +15,6 @@ import (
 func measureScale(b budget, rep *report) error {
 	walls := table{head: []string{"attachments", "ADD", "DEL", "STATUS", "GC, all valid", "first call after a boot", "durable-argsctl list"}}
 	memory := table{head: walls.head}
-	var adds [][]float64
 	for _, n := range b.scales {
 		// A disk of its own: to delete this many files from one that is used
 		// again would slow down the next (ext4).
@@ -79,7 +78,6 @@ func measureScale(b budget, rep *report) error {
 				}
 			}
 		}
-		adds = append(adds, samples[0])
 		walls.rows, memory.rows = append(walls.rows, row), append(memory.rows, peakRow)
 		if err := disk.unmount(); err != nil {
 			return err
