@@ -219,12 +219,10 @@ func (o *Round) steps(rec journal.Record, force bool) ([]step, error) {
 
 // release takes from an attachment the addresses that it held.
 func (o *Round) release(rec journal.Record) {
-	add := rec.Newest()
-	if add == nil {
-		return
-	}
-	for _, address := range Addresses(add.Result) {
-		o.owners[address] = slices.DeleteFunc(o.owners[address], func(o owner) bool { return o.key == rec.Key })
+	for _, add := range rec.Adds {
+		for _, address := range Addresses(add.Result) {
+			o.owners[address] = slices.DeleteFunc(o.owners[address], func(o owner) bool { return o.key == rec.Key })
+		}
 	}
 }
 
@@ -268,7 +266,13 @@ func (r Replayer) owners(keys []journal.Key) (map[netip.Addr][]owner, error) {
 		if add == nil {
 			continue
 		}
-		held := Addresses(add.Result)
+		var held []netip.Addr
+		for _, a := range slices.Backward(rec.Adds) {
+			if a.Result != nil {
+				held = Addresses(a.Result)
+				break
+			}
+		}
 		if len(held) == 0 {
 			continue
 		}

@@ -101,6 +101,16 @@ func TestWhatASweepReplays(t *testing.T) {
 			in(n, "c1", n.alive(), one)
 			in(n, "c2", n.gone(), one)
 		}, nil, "", "c1 c2", []string{"web/c2@eth0", "10.0.0.1", "web/c1@eth0"}},
+		{"not one whose address a living one has that is just being added again", func(n *node) {
+			in(n, "c1", n.gone(), one)
+			in(n, "c2", n.alive(), one)
+			in(n, "c2", n.alive(), "")
+		}, nil, "", "c1 c2", []string{"web/c1@eth0", "10.0.0.1", "web/c2@eth0"}},
+		{"one whose address another had before it was added again", func(n *node) {
+			in(n, "c1", n.gone(), one)
+			in(n, "c2", n.alive(), one)
+			in(n, "c2", n.alive(), two)
+		}, nil, "c1", "c2", nil},
 		{"not one whose address somebody has of whom nobody can tell whether he lives", func(n *node) {
 			in(n, "c1", n.untold(), one)
 			in(n, "c2", n.gone(), one)
