@@ -73,7 +73,9 @@
 // A network's directory is made with mode 0500 and becomes 0700 only once
 // fsync of its parent has returned. So whoever finds it 0700 knows its name to
 // be durable, and whoever finds it 0500, because the maker is not done or has
-// died, does the fsync itself.
+// died, does the fsync itself. In the same way a file is made with mode 0700 and
+// becomes 0600 once its name is durable: whoever appends to one that a dead
+// process has left at 0700 makes its name durable first.
 //
 // Removal is not synced. After a crash a removed file may be back; replaying
 // it is harmless, since a DEL is idempotent and a replay checks whom it would

@@ -40,6 +40,11 @@ func (f *File) Append(e Entry) error {
 	if err != nil {
 		return err
 	}
+	if durable(e) {
+		if err := syncName(f.dir, f.f); err != nil {
+			return err
+		}
+	}
 	if err := appendLine(f.f, b, durable(e)); err != nil {
 		return err
 	}
@@ -159,7 +164,7 @@ func flock(f *os.File, deadline time.Time) error {
 // [fs.ErrExist] if there is one already.
 func create(dir *os.File, name string, b []byte, deadline time.Time) error {
 	path := filepath.Join(dir.Name(), name)
-	fd, err := openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY, fileMode)
+	fd, err := openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY, fileUnsynced)
 	if err == unix.EOPNOTSUPP || err == unix.EISDIR {
 		return createByRename(dir, name, b, deadline)
 	}
@@ -180,7 +185,7 @@ func create(dir *os.File, name string, b []byte, deadline time.Time) error {
 		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
 	if err = datasync(f); err == nil {
-		err = dir.Sync()
+		err = syncName(dir, f)
 	}
 	if err != nil {
 		return takeBack(err, unix.Unlinkat(int(dir.Fd()), name, 0))
@@ -205,7 +210,7 @@ func createByRename(dir *os.File, name string, b []byte, deadline time.Time) err
 	default:
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if err := f.Truncate(0); err != nil {
+	if err := errors.Join(f.Truncate(0), f.Chmod(fileUnsynced)); err != nil {
 		return err
 	}
 	if err = writeAll(f, b); err == nil {
@@ -219,10 +224,22 @@ func createByRename(dir *os.File, name string, b []byte, deadline time.Time) err
 	if err != nil {
 		return errors.Join(err, unix.Unlinkat(int(dir.Fd()), newFile, 0))
 	}
-	if err := dir.Sync(); err != nil {
+	if err := syncName(dir, f); err != nil {
 		return takeBack(err, unix.Unlinkat(int(dir.Fd()), name, 0))
 	}
 	return nil
+}
+
+// syncName makes the name of f in dir durable, unless its mode says that it is.
+func syncName(dir, f *os.File) error {
+	st, err := f.Stat()
+	if err != nil || st.Mode().Perm() != fileUnsynced {
+		return err
+	}
+	if err := dir.Sync(); err != nil {
+		return err
+	}
+	return f.Chmod(fileMode)
 }
 
 // appendLine adds the line b to f, on a line of its own even if what stands

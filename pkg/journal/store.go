@@ -17,11 +17,12 @@ const (
 	corruptDir = ".corrupt"
 	newFile    = ".new"
 
-	// dirUnsynced is the mode of a directory whose name may not be durable
-	// yet; see the package comment.
-	dirUnsynced = 0o500
-	dirMode     = 0o700
-	fileMode    = 0o600
+	// The modes while a name may not be durable yet; see the package comment.
+	dirUnsynced  = 0o500
+	fileUnsynced = 0o700
+
+	dirMode  = 0o700
+	fileMode = 0o600
 )
 
 // Store is an open journal directory.
@@ -84,6 +85,11 @@ func (s *Store) Append(key Key, e Entry) error {
 		f, err := lock(dir, key.name(), unix.O_RDWR, deadline)
 		if err == nil {
 			defer f.Close()
+			if durable(e) {
+				if err := syncName(dir, f); err != nil {
+					return err
+				}
+			}
 			return appendLine(f, b, durable(e))
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
