@@ -39,10 +39,10 @@ type method struct {
 func methods() []method {
 	var all []method
 	for _, f := range filesystems {
-		all = append(all, method{"cuts", 2, f, cuts})
+		all = append(all, method{"cuts", 3, f, cuts})
 	}
 	for _, f := range filesystems {
-		all = append(all, method{"states", 3, f, states})
+		all = append(all, method{"states", 2, f, states})
 	}
 	return all
 }
