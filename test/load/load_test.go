@@ -372,16 +372,23 @@ func (r *node) newNetns(c *container) error {
 	if err := os.WriteFile(c.netns(), nil, 0o600); err != nil {
 		return err
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends in its namespace
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", c.netns(), "", unix.MS_BIND, "")
-		}
-		done <- err
-	}()
-	return <-done
+	// The thread goes back: it may be the process's first one, which never
+	// ends, and would keep the namespace alive.
+	runtime.LockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	err = unix.Unshare(unix.CLONE_NEWNET)
+	if err == nil {
+		err = unix.Mount("/proc/thread-self/ns/net", c.netns(), "", unix.MS_BIND, "")
+	}
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
+		return back // locked for ever, so that nothing else runs there
+	}
+	runtime.UnlockOSThread()
+	return err
 }
 
 func (r *node) removeNetns(c *container) error {
