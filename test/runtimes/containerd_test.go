@@ -139,7 +139,7 @@ func (c *containerd) start() {
 	c.daemon.Stdout, c.daemon.Stderr = log, log
 	c.must(c.daemon.Start())
 	go func(daemon *exec.Cmd) { _ = daemon.Wait() }(c.daemon)
-	c.until("containerd answers; its log: "+c.logFile(), func() bool { return c.crictl("version").wait() == nil })
+	c.until("containerd answers", func() bool { return c.crictl("version").wait() == nil })
 	if !c.loaded {
 		for _, image := range []archive{{pauseImage, []string{"/bin/busybox", "sleep", "2147483647"}}, {boxImage, serve}} {
 			file := c.build(image)
@@ -148,8 +148,6 @@ func (c *containerd) start() {
 		c.loaded = true
 	}
 }
-
-func (c *containerd) logFile() string { return filepath.Join(c.node.dir, "containerd.log") }
 
 // kill kills containerd with the plugins that it has called, and starts it
 // again. Its shims, and so its containers, live on.

@@ -15,7 +15,8 @@ type fault struct {
 	name string
 	// happen runs a pod, and lets it go wrong up to where it is to be removed.
 	happen func(n *node) *pod
-	// losesResult says that the runtime does not give the result on DEL.
+	// losesResult says that the runtime does not give the result on DEL, unless
+	// the cache is repaired, which takes a journaled result.
 	losesResult bool
 	// only is the runtime that it is for, empty for all.
 	only string
@@ -34,8 +35,8 @@ var faults = []fault{
 	{name: "cache emptied", losesResult: true, happen: spoiled(emptied)},
 	{name: "cache cut off", losesResult: true, happen: spoiled(cutOff)},
 	{name: "cache deleted", losesResult: true, happen: spoiled(deleted)},
-	{name: "cache emptied, then `repair`", happen: repairedBefore(emptied), protected: true, needs: "repair"},
-	{name: "cache deleted, then `repair`", happen: repairedBefore(deleted), protected: true, needs: "repair"},
+	{name: "cache emptied, then `repair`", losesResult: true, happen: repairedBefore(emptied), protected: true, needs: "repair"},
+	{name: "cache deleted, then `repair`", losesResult: true, happen: repairedBefore(deleted), protected: true, needs: "repair"},
 	{name: "runtime killed and restarted", happen: killed},
 	{name: "ADD killed half-way", losesResult: true, happen: addKilled},
 	{name: "DEL killed half-way", happen: delKilled},

@@ -29,7 +29,13 @@ func (n *node) furnish() {
 // boot ID; so the old one's file is covered.)
 func (n *node) reboot() {
 	n.rebooted = true
-	n.must(n.killAll())
+	n.until("all processes have died", func() bool {
+		all := processes()
+		for _, p := range all {
+			kill(p.pid)
+		}
+		return len(all) == 0
+	})
 	points := mountPoints()
 	for _, point := range slices.Backward(sortedKeys(points)) {
 		if !n.mounts[point] {
@@ -53,21 +59,6 @@ func (n *node) reboot() {
 	file := filepath.Join(n.dir, "boot_id")
 	n.must(os.WriteFile(file, []byte(id), 0o444))
 	n.must(unix.Mount(file, bootID, "", unix.MS_BIND, ""))
-}
-
-// killAll kills every process of the sandbox.
-func (n *node) killAll() error {
-	gone := n.settle(afterwards, func() bool {
-		all := processes()
-		for _, p := range all {
-			kill(p.pid)
-		}
-		return len(all) == 0
-	})
-	if !gone {
-		return fmt.Errorf("these do not die: %v", processes())
-	}
-	return nil
 }
 
 // mountPoints are where something is mounted.

@@ -79,6 +79,9 @@ func newNode(t *testing.T, bin, layout string) *node {
 func (n *node) confDir() string   { return filepath.Join(n.dir, "net.d") }
 func (n *node) pluginDir() string { return filepath.Join(n.dir, "cnibin") }
 
+// logFile is the log of a runtime that runs all the time.
+func (n *node) logFile() string { return filepath.Join(n.dir, "log") }
+
 // asleep is a file: while it exists, one plugin of the chain waits.
 func (n *node) asleep() string { return filepath.Join(n.dir, "asleep") }
 
@@ -194,10 +197,9 @@ func (n *node) reloaded() {
 // until waits for something that must happen.
 func (n *node) until(what string, done func() bool) {
 	n.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(pause) {
-		if time.Now().After(end) {
-			n.Fatalf("in vain waited until %s", what)
-		}
+	if !n.settle(callTimeout, done) {
+		log, _ := os.ReadFile(n.logFile())
+		n.Fatalf("in vain waited until %s; the end of the runtime's log:\n%s", what, log[max(0, len(log)-4000):])
 	}
 }
 

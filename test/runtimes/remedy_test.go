@@ -69,8 +69,9 @@ func repaired(n *node, _ *pod) bool {
 // forced replays a pod that the runtime has forgotten, though its network
 // namespace lives.
 func forced(n *node, p *pod) bool {
+	live, _ := filepath.Glob(netns + "/*")
 	owed, _ := filepath.Glob(journal + "/" + network + "/*@*")
-	if n.runtime.knows(p) || len(owed) != 1 {
+	if len(live) != 1 || len(owed) != 1 || n.runtime.knows(p) {
 		return false
 	}
 	id, _, _ := strings.Cut(filepath.Base(owed[0]), "@")
