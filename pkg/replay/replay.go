@@ -140,8 +140,9 @@ func (r Replayer) repeatable(ctx context.Context, d Delivery) bool {
 }
 
 // InsteadOfPass runs DEL down the chain with what the journal holds, and removes
-// the file. What the journal lacks comes from today, the runtime's own call. It stops at the first error, which it returns untouched: the plugin
-// was called as the runtime would have called it.
+// the file. What the journal lacks comes from today, the runtime's own call. It
+// stops at the first error, which it returns untouched: the plugin was called as
+// the runtime would have called it.
 func (r Replayer) InsteadOfPass(ctx context.Context, f *journal.File, today chain.Call) error {
 	rec := f.Record()
 	steps, err := plan(rec, today)
