@@ -36,7 +36,7 @@ func (f *File) Append(e Entry) error {
 	if f.readOnly {
 		return &fs.PathError{Op: "write", Path: f.Path(), Err: unix.EROFS}
 	}
-	b, err := encode(e, time.Now())
+	b, err := encode(e, time.Now().UTC())
 	if err != nil {
 		return err
 	}

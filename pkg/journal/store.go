@@ -76,7 +76,7 @@ func (s *Store) Append(key Key, e Entry) error {
 		return err
 	}
 	defer dir.Close()
-	b, err := encode(e, time.Now())
+	b, err := encode(e, time.Now().UTC()) // local time would be read from a file
 	if err != nil {
 		return err
 	}
