@@ -40,7 +40,7 @@ demo: build tools
 test: build tools
 	CGO_ENABLED=1 go test -race -timeout 30m ./...
 	@# Never from Go's test cache, which does not know that these run bin/.
-	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v /crash$$)
+	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v -e /crash$$ -e /load$$)
 	@$(MAKE) --no-print-directory crash CRASH_BUDGET=25s
 
 # Power cuts, and a table of what they left.
@@ -51,7 +51,7 @@ crash: build tools
 faults: build tools
 	cd test && FAULTS=full go test -count=1 -v -timeout=3h -run='^TestEveryFailingSystemCall$$' ./faults | grep -v '^ *=== '
 
-# A busy minute, of which make test has ten seconds.
+# A busy minute.
 load: build tools
 	cd test && LOAD=1m go test -count=1 -v ./load
 
