@@ -179,7 +179,6 @@ func (n *node) removed(p *pod) error {
 var notes = []string{
 	"Without a last stanza nobody has journaled the result, and without it firewall does nothing.",
 	"bridge finds out from the interface in the network namespace which addresses to stop masquerading; once that is gone, no DEL can tell it.",
-	"libcni's own file, whole and of no effect: a runtime removes it only after a DEL.",
 }
 
 // note returns the number of the note on what is left, 0 if it must not be.
@@ -190,8 +189,6 @@ func (n *node) note(f fault, kind string, netnsGone bool) int {
 		return 1
 	case kind == "masquerade" && netnsGone:
 		return 2
-	case kind == "cache file" && len(damaged()) == 0:
-		return 3
 	}
 	return 0
 }

@@ -17,6 +17,9 @@ import (
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
+// podmanOverlay is mounted on itself by podman while it has something to do.
+const podmanOverlay = "/var/lib/containers/storage/overlay"
+
 // furnish gives the sandbox what runtimes need beyond what tests need: podman
 // keeps its locks in /dev/shm.
 func (n *node) furnish() {
@@ -117,7 +120,7 @@ func state() map[string]bool {
 		})
 	}
 	for point := range mountPoints() {
-		if point != bootID {
+		if point != bootID && point != podmanOverlay {
 			lines["mount "+point] = true
 		}
 	}
