@@ -299,6 +299,7 @@ func (s scenario) run(n *node, at int, f fate) outcome {
 	s.prepare(n)
 	o := outcome{fate: f}
 	n.divert(s.position, func(cmd *exec.Cmd) (err error) {
+		n.noteBoot()
 		seen := -1
 		o.calls, err = supervise(cmd, n.dir, func(c call) fate {
 			seen++
@@ -427,6 +428,7 @@ func TestNothingIsOverlooked(t *testing.T) {
 			s.prepare(n)
 			out := n.dir + ".strace"
 			n.divert(s.position, func(cmd *exec.Cmd) error {
+				n.noteBoot()
 				// Threads, but no plugins.
 				cmd.Args = []string{strace, "-f", "-b", "execve", "-y", "-o", out, "-e", "trace=%file,%desc", "-e", "signal=none", cmd.Path}
 				cmd.Path = strace

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/durable-args/durable-args/pkg/journal"
+	"github.com/durable-args/durable-args/pkg/netnsid"
 	"github.com/durable-args/durable-args/test/sandbox"
 )
 
@@ -181,6 +182,17 @@ func (n *node) journaled() (journal.Record, error) {
 	return rec, err
 }
 
+// noteBoot spares the next call the repair of libcni's cache, which is another
+// verb's concern; its own faults are in test/e2e.
+func (n *node) noteBoot() {
+	boot, err := netnsid.BootID()
+	must(n.t, err)
+	err = os.WriteFile(filepath.Join(n.dataDir(), ".boot"), []byte(boot+"\n"), 0o600)
+	if !errors.Is(err, fs.ErrNotExist) {
+		must(n.t, err)
+	}
+}
+
 // files lists what is in the store beside directories, and how many of the
 // files have been set aside.
 func (n *node) files() (files []string, aside int) {
@@ -193,6 +205,7 @@ func (n *node) files() (files []string, aside int) {
 			return err
 		case strings.HasPrefix(name, ".corrupt/"):
 			aside++
+		case name == ".boot":
 		default:
 			files = append(files, name)
 		}
