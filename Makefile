@@ -47,7 +47,7 @@ test: build tools
 crash: build tools
 	cd test/crash && CRASH_BUDGET=$(CRASH_BUDGET) go test -count=1 -timeout 0
 
-# Every fault at every system call, which make test only samples.
+# Every fault at every system call.
 faults: build tools
 	cd test && FAULTS=full go test -count=1 -v -timeout=3h -run='^TestEveryFailingSystemCall$$' ./faults | grep -v '^ *=== '
 
