@@ -10,6 +10,9 @@ import (
 	"github.com/durable-args/durable-args/plugins/meta/durable-args/stanza"
 )
 
+// errNotAvailable is the code of STATUS for "ADD would fail", CNI SPEC section 5.
+const errNotAvailable uint = 50
+
 // status answers whether an ADD could be journaled now. It is polled every few
 // seconds, and writes nothing.
 func (p plugin) status(args *skel.CmdArgs) error {
@@ -28,7 +31,7 @@ func (p plugin) status(args *skel.CmdArgs) error {
 		err = journal.Ready(s.DataDir, s.Name, s.AllowVolatile)
 	}
 	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "not ready: "+err.Error(), "")
+		return types.NewError(errNotAvailable, "not ready: "+err.Error(), "")
 	}
 	if s.Layout() == stanza.Wrapped {
 		call, err := call(s, args)
