@@ -130,7 +130,7 @@ func printTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	const format = "| %-11s | %-7s | %-28s | %7s | %12s | %6s | %6s | %20s |\n"
+	const format = "| %-11s | %-7s | %-31s | %7s | %12s | %6s | %6s | %20s |\n"
 	fmt.Printf(format, "file system", "method", "writer", "checked", "acknowledged", "lost", "torn", "torn, unacknowledged")
 	fmt.Printf(format, "---", "---", "---", "--:", "--:", "--:", "--:", "--:")
 	for rows := json.NewDecoder(f); rows.More(); {

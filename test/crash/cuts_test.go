@@ -67,7 +67,7 @@ func runUntilCut(h *history, root string, writers []*writer, held map[*writer]at
 		count := h.acknowledged()
 		waiting = false
 		for _, w := range writers {
-			waiting = waiting || w.control && count[w] == 0 || !w.control && count[w] < enough
+			waiting = waiting || count[w] == 0 || w.dir == journalDir && count[w] < enough
 		}
 	}
 	time.Sleep(rand.N(10 * time.Millisecond))

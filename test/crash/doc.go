@@ -7,6 +7,11 @@
 // is held against what was acknowledged. A call is acknowledged once its
 // process has exited with success and the right output.
 //
+// Beside it, durable-argsctl inserts its stanzas into conflists and removes
+// them again, and repairs files of libcni's cache that have been spoilt. A
+// conflist is the old one or the new one, to the byte; a file that was repaired
+// stays so.
+//
 // # What must hold
 //
 // Every acknowledged entry is there, whole and in its place. A call that was

@@ -93,8 +93,8 @@ func (f *fate) take(e *event, acknowledged bool) {
 		return
 	}
 	f.maybe = append(f.maybe, before)
-	if f.now.exists {
-		f.maybe = append(f.maybe, before.torn())
+	if e.halfway != nil {
+		f.maybe = append(f.maybe, e.halfway(before)...)
 	}
 }
 

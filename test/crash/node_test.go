@@ -31,8 +31,9 @@ func conflist(network string) []byte {
 		{"type": "durable-args", "position": "last", "capabilities": {"portMappings": true}}]}`, network)
 }
 
-// furnish makes the node, in the sandbox. It returns the plugin's binary.
-func furnish(t *testing.T) (plugin string) {
+// furnish makes the node, in the sandbox. It returns the directory
+// of the binaries.
+func furnish(t *testing.T) (bin string) {
 	t.Helper()
 	succeed := func(err error) {
 		t.Helper()
@@ -50,7 +51,7 @@ func furnish(t *testing.T) (plugin string) {
 	succeed(err)
 	succeed(os.Symlink(noop, filepath.Join(cniBin, "noop")))
 	succeed(exec.Command("ip", "netns", "add", filepath.Base(netns)).Run())
-	return filepath.Join(sandbox.Bin(t), "durable-args")
+	return sandbox.Bin(t)
 }
 
 // What a runtime gives on ADD can all be told from a token, so that a reader

@@ -18,6 +18,9 @@ type operation struct {
 	// effect is what it makes of the attachment's file. token marks what it
 	// writes.
 	effect func(c content, token string) content
+	// halfway is what a power cut in the middle may leave, besides what there was
+	// and the effect. nil is nothing else.
+	halfway func(content) []content
 	// durable says that its effect survives a power cut once acknowledged.
 	durable bool
 	// weight is how often it is chosen.
@@ -26,12 +29,12 @@ type operation struct {
 
 // operations is all that the plugin is made to do; those that remove come last.
 var operations = []operation{
-	{name: "ADD", command: "ADD", fits: content.absent, effect: added, durable: true, weight: 1},
-	{name: "CHECK adopts", command: "CHECK", fits: content.absent, effect: added, durable: true, weight: 1},
-	{name: "ADD again", command: "ADD", fits: content.present, effect: added, durable: true, weight: 2},
-	{name: "ADD, last", command: "ADD", position: "last", fits: content.lacksResult, effect: hasResult, durable: true, weight: 4},
+	{name: "ADD", command: "ADD", fits: content.absent, effect: added, halfway: tornLine, durable: true, weight: 1},
+	{name: "CHECK adopts", command: "CHECK", fits: content.absent, effect: added, halfway: tornLine, durable: true, weight: 1},
+	{name: "ADD again", command: "ADD", fits: content.present, effect: added, halfway: tornLine, durable: true, weight: 2},
+	{name: "ADD, last", command: "ADD", position: "last", fits: content.lacksResult, effect: hasResult, halfway: tornLine, durable: true, weight: 4},
 	{name: "DEL", command: "DEL", fits: content.present, effect: removed, weight: 1},
-	{name: "DEL, last, args lost", command: "DEL", position: "last", lost: true, fits: content.owed, effect: replayed, weight: 1},
+	{name: "DEL, last, args lost", command: "DEL", position: "last", lost: true, fits: content.owed, effect: replayed, halfway: tornLine, weight: 1},
 }
 
 const adding = 4 // operations that only add
@@ -81,8 +84,8 @@ func (c content) with(line string) content {
 	return content{append(slices.Clone(c.lines), line), c.damaged, true}
 }
 
-// torn is c with a line after it that cannot be read.
-func (c content) torn() content { return content{c.lines, c.damaged + 1, true} }
+// tornLine is c with a line after it that cannot be read.
+func tornLine(c content) []content { return []content{{c.lines, c.damaged + 1, true}} }
 
 // same reports whether two files say the same. One without a line, which a
 // torn ADD leaves, says no more than one that is not there.

@@ -40,14 +40,21 @@ type writer struct {
 	read func(dir string) (attachments, error)
 }
 
-// writers are those that run at once in every cut and every state. What writes
-// elsewhere, as repair and insert of durable-argsctl do, belongs here as a writer
-// of its own, with its operations and its reader.
-func writers(plugin string) []*writer {
+// journalDir is the journal on the file system whose power is cut.
+const journalDir = "lib/durable-args"
+
+// writers are those that run at once in every cut and every state.
+func writers(bin string) []*writer {
+	plugin := filepath.Join(bin, "durable-args")
 	call := func(dir string, e *event) error { return callPlugin(plugin, dir, e) }
+	argsctl := argsctl{binary: filepath.Join(bin, "durable-argsctl"), plugin: plugin}
 	return []*writer{
-		{name: "durable-args", dir: "lib/durable-args", workers: 6, slots: 3,
+		{name: "durable-args", dir: journalDir, workers: 6, slots: 3,
 			operations: operations, call: call, read: readJournal},
+		{name: "durable-argsctl insert, remove", dir: "net.d", workers: 2, slots: 2,
+			operations: editing, call: argsctl.edit, read: argsctl.readConflists},
+		{name: "durable-argsctl repair", dir: "lib/cache", workers: 1, slots: 2,
+			operations: repairing, call: argsctl.repair, read: argsctl.readCache},
 		{name: "durable-args without flushes", control: true, dir: "lib/unflushed", workers: 1, slots: 8,
 			operations: operations[:adding], prepare: ignoreFlushes, call: call, read: readJournal},
 		{name: "libcni's cache", control: true, dir: "lib/cni", workers: 1,
@@ -159,8 +166,7 @@ func callPlugin(plugin, dir string, e *event) error {
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(plugin)
-	cmd.Env = []string{"CNI_COMMAND=" + e.command, "CNI_CONTAINERID=" + e.key.ContainerID, "CNI_IFNAME=" + e.key.IfName,
-		"CNI_NETNS=" + netns, "CNI_PATH=" + cniBin, "CNI_ARGS=" + argsOf(token)}
+	cmd.Env = environment(e.command, e.key, token)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	err = cmd.Run()
 	switch {
@@ -172,6 +178,11 @@ func callPlugin(plugin, dir string, e *event) error {
 		return errors.New(stderr.String()) // it succeeds even if it cannot adopt
 	}
 	return nil
+}
+
+func environment(command string, key journal.Key, token string) []string {
+	return []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + key.ContainerID, "CNI_IFNAME=" + key.IfName,
+		"CNI_NETNS=" + netns, "CNI_PATH=" + cniBin, "CNI_ARGS=" + argsOf(token)}
 }
 
 // readJournal reads with the plugin's own reader. What it holds counts only if
