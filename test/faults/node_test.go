@@ -224,7 +224,9 @@ var _ invoke.Exec = (*node)(nil)
 func (n *node) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	var stdout bytes.Buffer
 	cmd := exec.CommandContext(ctx, plugin)
-	cmd.Env = append(environ, "RECORDER="+n.records)
+	// A signal by which the Go runtime preempts a thread can make the kernel begin a
+	// call again, which would count twice.
+	cmd.Env = append(environ, "RECORDER="+n.records, "GODEBUG=asyncpreemptoff=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &n.stderr
 	var stanza struct{ Position string }
 	if err := json.Unmarshal(stdin, &stanza); err != nil {
