@@ -103,6 +103,10 @@ func chainError(err error) error {
 
 // entry is what the journal has to hold for args. Its errors are *types.Error.
 func entry(s *stanza.Stanza, n *stanza.Network, args *skel.CmdArgs) (journal.Add, error) {
+	// What no DEL could read must not be owed one.
+	if _, err := call(s, args); err != nil {
+		return journal.Add{}, err
+	}
 	// skel checks this too, but only after we are done.
 	if args.NetnsOverride == "" && netnsid.Own(args.Netns) {
 		return journal.Add{}, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the plugin's own network namespace; give the container's", args.Netns)
