@@ -16,7 +16,11 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
-.PHONY: build tools demo test crash faults load test-runtimes bench lint install clean
+# How long make fuzz takes for each target, and on how many processors.
+FUZZTIME  ?= 10m
+FUZZPROCS ?= $(shell nproc)
+
+.PHONY: build tools demo test fuzz crash faults load test-runtimes bench lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -41,7 +45,12 @@ test: build tools
 	CGO_ENABLED=1 go test -race -timeout 30m ./...
 	@# Never from Go's test cache, which does not know that these run bin/.
 	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v -e /crash$$ -e /faults$$ -e /load$$)
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=1s
 	@$(MAKE) --no-print-directory crash CRASH_BUDGET=25s
+
+# What no one has thought of, for every fuzz target there is.
+fuzz:
+	@FUZZTIME=$(FUZZTIME) FUZZPROCS=$(FUZZPROCS) test/fuzz/fuzz.sh
 
 # Power cuts, and a table of what they left.
 crash: build tools

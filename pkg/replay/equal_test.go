@@ -1,8 +1,12 @@
 package replay
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/big"
+	"math/rand"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,3 +184,82 @@ func isNumber(s string) bool {
 	var n json.Number
 	return s != "" && strings.Trim(s, "-+.eE0123456789") == "" && json.Unmarshal([]byte(s), &n) == nil
 }
+
+// CNI_ARGS are sets of pairs: neither order nor repetition counts, and nothing
+// else is overlooked.
+func FuzzSameArgs(f *testing.F) {
+	for _, pair := range [][2]string{
+		{"", ""}, {"", ";"}, {"A=1;B=2", "B=2;A=1"}, {"A=1;A=1", "A=1"}, {"A=1;2", "2;A=1"}, {"A=", "A"}, {"A=\xff", "A=\ufffd"},
+		{"IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_UID=u", "K8S_POD_UID=u;IgnoreUnknown=1;K8S_POD_NAME=p"},
+	} {
+		f.Add(pair[0], pair[1], int64(len(pair[0])))
+	}
+	f.Fuzz(func(t *testing.T, a, b string, seed int64) {
+		set := func(args string) map[string]bool {
+			pairs := make(map[string]bool)
+			for _, pair := range strings.Split(args, ";") {
+				pairs[pair] = true
+			}
+			return pairs
+		}
+		want := reflect.DeepEqual(set(a), set(b))
+		if got := SameArgs(a, b); got != want || SameArgs(b, a) != want {
+			t.Errorf("SameArgs(%q, %q) is not %v, or not the other way round", a, b, want)
+		}
+		pairs := strings.Split(a, ";")
+		random := rand.New(rand.NewSource(seed))
+		random.Shuffle(len(pairs), func(i, j int) { pairs[i], pairs[j] = pairs[j], pairs[i] })
+		shuffled := strings.Join(pairs, ";")
+		if !SameArgs(a, a) || !SameArgs(a, shuffled) || !SameArgs(a, shuffled+";"+pairs[0]) || SameArgs(shuffled, b) != want {
+			t.Errorf("SameArgs: %q is not itself, or not %q", a, shuffled)
+		}
+		if !set(a)["new=1"] && (SameArgs(a, a+";new=1") || SameArgs("new=1;"+a, a)) {
+			t.Errorf("SameArgs(%q) overlooks a pair", a)
+		}
+		i := random.Intn(len(pairs))
+		pairs = slices.Delete(pairs, i, i+1)
+		if left := strings.Join(pairs, ";"); len(pairs) > 0 && SameArgs(a, left) != reflect.DeepEqual(set(a), set(left)) {
+			t.Errorf("SameArgs(%q, %q) overlooks that a pair is lost", a, left)
+		}
+	})
+}
+
+// However JSON is written, it is the same value; and what is the same value has
+// the same floats and strings in the same places.
+func FuzzSameJSON(f *testing.F) {
+	for _, pair := range [][2]string{
+		{`{"a":1,"b":[true,null]}`, ` { "b":[true,null ],"a":1.0}`}, {`"\u003c"`, `"<"`}, {`[1,2]`, `[2,1]`}, {`{"a":null}`, `{}`},
+		{`[9007199254740993]`, `[9007199254740992]`}, {`1e400`, `10e399`}, {`{"a":1,"a":2}`, `{"a":2}`}, {`{} {}`, `{}`}, {`"\ud800"`, `"\ufffd"`}, {``, `null`},
+	} {
+		f.Add([]byte(pair[0]), []byte(pair[1]))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		got := sameJSON(a, b)
+		if got != sameJSON(b, a) {
+			t.Errorf("sameJSON(%s, %s) depends on the order", a, b)
+		}
+		if valid := json.Valid(a); sameJSON(a, a) != valid || got && (!valid || !json.Valid(b)) {
+			t.Errorf("sameJSON takes %s or %s for what it is not", a, b)
+		}
+		if value, err := decodeJSON(a); err == nil {
+			var indented bytes.Buffer
+			written, err := json.Marshal(value)
+			if err != nil || json.Indent(&indented, a, "\t", "  ") != nil {
+				t.Fatalf("%s cannot be written again: %v", a, err)
+			}
+			if !sameJSON(a, written) || !sameJSON(indented.Bytes(), a) || sameJSON(written, b) != got {
+				t.Errorf("%s is not what is written of it: %s", a, written)
+			}
+			if more, err := json.Marshal([]any{value, value}); err != nil || sameJSON(more, a) || sameJSON(more, listOf(a, b)) != got {
+				t.Errorf("sameJSON(%s, %s) is another in a list (%v)", a, b, err)
+			}
+		}
+		var x, y any
+		if json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && got && !reflect.DeepEqual(x, y) {
+			t.Errorf("sameJSON(%s, %s), but they are %v and %v", a, b, x, y)
+		}
+	})
+}
+
+// listOf is a list of two.
+func listOf(a, b []byte) []byte { return slices.Concat([]byte("["), a, []byte(","), b, []byte("]")) }

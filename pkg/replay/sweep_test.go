@@ -440,3 +440,44 @@ func FuzzAddresses(f *testing.F) {
 		}
 	})
 }
+
+// A replay is refused if, and only if, an address of it belongs to another
+// attachment that is alive or newer; so of two dead ones, the newer goes first.
+func FuzzConflict(f *testing.F) {
+	const one, both, old = `{"ips":[{"address":"10.0.0.2/24"}]}`, `{"ips":[{"address":"10.0.0.3/24"},{"address":"10.0.0.2/16"}]}`, `{"ip4":{"ip":"10.0.0.2/8"}}`
+	for _, pair := range [][2]string{{one, one}, {one, both}, {both, old}, {one, `{"ips":[{"address":"10.0.0.4/24"}]}`}, {one, ``}, {`[`, one}} {
+		for _, alive := range []bool{false, true} {
+			f.Add([]byte(pair[0]), []byte(pair[1]), int64(1), int64(2), alive)
+			f.Add([]byte(pair[0]), []byte(pair[1]), int64(2), int64(2), alive)
+			f.Add([]byte(pair[0]), []byte(pair[1]), int64(3), int64(2), alive)
+		}
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte, whenA, whenB int64, aliveB bool) {
+		record := func(id string, result []byte, when int64) journal.Record {
+			return journal.Record{Key: attachment(id), Adds: []journal.Add{{Time: time.Unix(0, when), Result: result}}}
+		}
+		holders := func(owners map[netip.Addr][]owner, rec journal.Record, alive bool) map[netip.Addr][]owner {
+			for _, address := range Addresses(rec.Newest().Result) {
+				owners[address] = append(owners[address], owner{rec.Key, rec.Newest().Time, alive})
+			}
+			return owners
+		}
+		recA, recB := record("a", a, whenA), record("b", b, whenB)
+		if err := conflict(recA, holders(make(map[netip.Addr][]owner), recA, true)); err != nil {
+			t.Errorf("an attachment conflicts with itself: %v", err)
+		}
+		owners := holders(holders(make(map[netip.Addr][]owner), recA, false), recB, aliveB)
+		shared := slices.ContainsFunc(Addresses(a), func(address netip.Addr) bool { return slices.Contains(Addresses(b), address) })
+		errA, errB := conflict(recA, owners), conflict(recB, owners)
+		if want := shared && (aliveB || whenB > whenA); (errA != nil) != want {
+			t.Errorf("%s at %d against %s at %d, alive %v: %v", a, whenA, b, whenB, aliveB, errA)
+		}
+		if want := shared && whenA > whenB; (errB != nil) != want {
+			t.Errorf("%s at %d against the dead %s at %d: %v", b, whenB, a, whenA, errB)
+		}
+		var refused *ConflictError
+		if errA != nil && (!errors.As(errA, &refused) || refused.Key != recA.Key || refused.Owner != recB.Key || !slices.Contains(Addresses(b), refused.Address)) {
+			t.Errorf("the refusal says %v", errA)
+		}
+	})
+}
