@@ -16,11 +16,14 @@ GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standa
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
 
+# How often make crash-vm cuts the power.
+VM_CUTS ?= 5
+
 # How long make fuzz takes for each target, and on how many processors.
 FUZZTIME  ?= 10m
 FUZZPROCS ?= $(shell nproc)
 
-.PHONY: build tools demo test fuzz crash faults load test-runtimes bench lint install clean
+.PHONY: build tools demo test fuzz crash crash-vm faults load test-runtimes bench lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -55,6 +58,18 @@ fuzz:
 # Power cuts, and a table of what they left.
 crash: build tools
 	cd test/crash && CRASH_BUDGET=$(CRASH_BUDGET) go test -count=1 -timeout 0
+
+# The same with a whole machine, in qemu. Without its kernel, the test says so.
+crash-vm: build tools
+	-$(MAKE) bin/vm/.kernel
+	cd test && VM_CUTS=$(VM_CUTS) go test -count=1 -v -timeout 0 ./vm
+
+# Debian's kernel, unpacked but not installed.
+bin/vm/.kernel:
+	rm -rf bin/vm && mkdir -p bin/vm
+	cd bin/vm && apt-get download $$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p')
+	dpkg-deb -x bin/vm/*.deb bin/vm/root
+	touch $@
 
 # Every fault at every system call.
 faults: build tools
