@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/durable-args/durable-args/pkg/journal"
 )
 
 const workers = 3
 
 func main() {
+	fmt.Println() // ends the line that the BIOS has begun
 	if err := run(); err != nil {
 		fmt.Println("init:", err)
 	}
@@ -124,14 +127,22 @@ func call(command, id, netns string) error {
 	return nil
 }
 
-// check says which files of the journal are there, and what is in them.
+// check says which attachments are in the journal, whole.
 func check() error {
-	files, err := filepath.Glob("/disk/data/web/*")
+	store, err := journal.Open("/disk/data")
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		fmt.Printf("file %s %x\n", filepath.Base(file), read(file))
+	defer store.Close()
+	keys, err := store.Keys("web")
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		rec, err := store.Read(key)
+		if err == nil && len(rec.Adds) == 1 && len(rec.Damaged) == 0 && string(rec.Newest().Args) == "TOKEN="+key.ContainerID {
+			fmt.Printf("whole %s\n", key.ContainerID)
+		}
 	}
 	fmt.Println("checked")
 	return nil
