@@ -98,7 +98,20 @@ func (a Attachment) Encode() ([]byte, error) {
 	if _, err := create.CreateFromBytes(a.Result); err != nil {
 		return nil, fmt.Errorf("reading the result of %s as libcni does: %w", a.Name(), err)
 	}
-	return json.Marshal(info)
+	data, err := json.Marshal(info)
+	if err == nil {
+		err = numbers(data)
+	}
+	return data, err
+}
+
+// numbers returns an error if data has numbers that libcni cannot hold, since
+// to it they are floats: it then takes the file for one of before 0.7.
+func numbers(data []byte) error {
+	return json.Unmarshal(data, &struct {
+		CapabilityArgs map[string]any `json:"capabilityArgs"`
+		RawResult      map[string]any `json:"result"`
+	}{})
 }
 
 var (
@@ -120,7 +133,7 @@ func decode(data []byte) (a *Attachment, legacy bool, err error) {
 		return nil, false, errEmpty
 	}
 	var info cachedInfo
-	if err := json.Unmarshal(data, &info); err != nil || info.Kind != libcni.CNICacheV1 {
+	if err := errors.Join(json.Unmarshal(data, &info), numbers(data)); err != nil || info.Kind != libcni.CNICacheV1 {
 		_, err := create.CreateFromBytes(data)
 		return &Attachment{Result: data}, true, err
 	}

@@ -45,6 +45,7 @@ func FuzzRead(f *testing.F) {
 		string(whole), string(full), string(whole[:len(whole)-1]), string(whole) + "\x00", result100, `{"ip4": {"ip": "10.88.0.2/16"}}`,
 		`{"kind":"cniCacheV2","result":{}}`, `{"kind":"cniCacheV1"}`, `{"kind":"cniCacheV1","result":null,"cniArgs":[["A"]]}`,
 		`{"kind":"cniCacheV1","capabilityArgs":{},"result":{"cniVersion":"1.0.0","ips":[]},"config":"e30="}`,
+		`{"kind":"cniCacheV1","capabilityArgs":{"n":1e400},"result":` + result100 + `}`, // libcni cannot hold the number
 		`{"kind":"cniCacheV1","KIND":"x","result":{"cniVersion":"9.0.0"}}`, `{}`, `null`, `[]`, ``,
 	} {
 		f.Add([]byte(seed))
@@ -129,6 +130,7 @@ func FuzzWrite(f *testing.F) {
 	f.Add("a-b", "c", "eth0", "", []byte(nil), "", []byte(nil), []byte(`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.88.0.2/16"}]}`))
 	f.Add("web", "../c1", "eth0", "", []byte("{}"), ";;=", []byte(`{}`), []byte(`{"cniVersion":"0.2.0"}`))
 	f.Add("web", "c1", "", "", []byte("\x00"), "A", []byte(`[]`), []byte(`{}`))
+	f.Add("web", "c1", "eth0", "", []byte("{}"), "", []byte(`{"n":1e400}`), []byte(result100))
 	f.Add("web", "c1", "eth0", "", []byte("{}"), "", []byte(`null`), []byte(`null`))
 	f.Add("web", "c1", "eth0", "", []byte("{}"), "", []byte(`{"a":{"b":null}}`), []byte(`{"cniVersion":"9.0.0"}`))
 	dir := cacheDir(f)
