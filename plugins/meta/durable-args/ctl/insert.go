@@ -154,15 +154,22 @@ func (e conflistEdit) confDir(asked string) (string, error) {
 	return dir, nil
 }
 
-// run reads the conflist, and writes it with the edits that plan returns. done
-// says what has been done to it, or why there is nothing to do.
+// run is change for an operator, who is told of it.
 func (e conflistEdit) run(plan func(*conflistText) (edits []edit, done string, err error)) error {
+	_, err := e.change(plan)
+	return err
+}
+
+// change reads the conflist, writes it with the edits that plan returns, and
+// reports whether there are any; on a dry run it only prints them. done says what has been done to it, or why there
+// is nothing to do.
+func (e conflistEdit) change(plan func(*conflistText) (edits []edit, done string, err error)) (bool, error) {
 	if extension := filepath.Ext(e.path); extension != ".conflist" {
-		return fmt.Errorf("%s: runtimes take only a file whose name ends in .conflist for a chain of plugins; make it one", e.path)
+		return false, fmt.Errorf("%s: runtimes take only a file whose name ends in .conflist for a chain of plugins; make it one", e.path)
 	}
 	target, err := filepath.EvalSymlinks(e.path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if info, err := os.Lstat(e.path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		e.say("it is a link; the file is %s", target)
@@ -186,19 +193,19 @@ func (e conflistEdit) run(plan func(*conflistText) (edits []edit, done string, e
 		}
 		if err == nil && len(edits) > 0 {
 			_, err = fmt.Fprint(e.cmd.OutOrStdout(), unifiedDiff(target, text, edits))
-			return err
+			return true, err
 		}
 	} else {
 		err = rewrite(target, edited)
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: %w; run it as root", e.path, err)
+		return false, fmt.Errorf("%s: %w; run it as root", e.path, err)
 	case err != nil:
-		return fmt.Errorf("%s: %w", e.path, err)
+		return false, fmt.Errorf("%s: %w", e.path, err)
 	}
 	e.say("%s", done)
-	return nil
+	return len(edits) > 0, nil
 }
 
 // say prints a line about the conflist.

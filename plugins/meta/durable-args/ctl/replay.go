@@ -50,10 +50,14 @@ type replaying struct {
 	force  bool
 	dryRun bool
 	format output
+	// cniPath is where to look for a plugin that has moved.
+	cniPath string
+	// observe, if not nil, is told how each replay has ended.
+	observe func(error)
 }
 
 func newReplay(n *node) *cobra.Command {
-	r := replaying{node: n}
+	r := replaying{node: n, cniPath: os.Getenv("CNI_PATH")}
 	r.Command = &cobra.Command{
 		Use:   "replay {CONTAINER | --stale}",
 		Short: "Runs the DELs that a runtime never will",
@@ -166,7 +170,7 @@ func (r *replaying) each(replayer replay.Replayer, keys []journal.Key, do func(*
 		round, ok := rounds[key.Network]
 		if !ok {
 			var err error
-			if round, err = replayer.Round(key.Network, chain.Call{Path: os.Getenv("CNI_PATH")}); err != nil {
+			if round, err = replayer.Round(key.Network, chain.Call{Path: r.cniPath}); err != nil {
 				p.clear()
 				say(r.Command, "network %s is left alone: %v", key.Network, err)
 			}
@@ -179,6 +183,9 @@ func (r *replaying) each(replayer replay.Replayer, keys []journal.Key, do func(*
 		err := r.Context().Err()
 		if err == nil {
 			err = do(round, key)
+			if r.observe != nil {
+				r.observe(err)
+			}
 		}
 		switch {
 		case errors.Is(err, context.Canceled):

@@ -68,6 +68,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newRepair(&n))
 	root.AddCommand(newForget(&n))
 	root.AddCommand(newImport(&n))
+	root.AddCommand(newAgent(&n))
 	return root
 }
 

@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
+	"github.com/spf13/cobra"
+
+	"github.com/durable-args/durable-args/plugins/meta/durable-args/repair"
+)
+
+const agentHelp = `Keeps durable-args installed on this node, for as long as it runs: meant for a
+Kubernetes DaemonSet with the node's directories mounted at the same paths.
+
+At the start it copies the plugin into --bin-dir, puts the stanzas into the
+conflist as "insert" does, journals what runs already ("import"), and repairs
+libcni's cache ("repair"). Then, and every --interval, it replays what is stale
+("replay --stale"). When another tool rewrites the conflist, the stanzas are put
+in again, at most once a second. If they are taken out again and again, it waits
+longer each time, up to five minutes, until there is peace. A file that cannot be
+read as a conflist is left alone until it can.
+
+The conflist is the one named with --conflist or else the first by name in
+--conf-dir that ends in .conflist. --conflist can be given more than once.
+
+When it is told to end, it leaves everything as it is: the plugin works without
+it. --uninstall takes the stanzas out of every conflist in --conf-dir, and removes
+the plugin if nothing is journaled any more; else it stays, since runtimes call it
+for the pods that run. Stop the agent first, or it puts the stanzas back.
+
+With --listen it serves /metrics and /healthz. Reading /metrics reads the journal.`
+
+// Retries of what did not go well, and looks that do not rely on inotify.
+const (
+	tick      = time.Second
+	lookEvery = 10 * time.Second
+)
+
+// agent is agent with its flags.
+type agent struct {
+	*cobra.Command
+	node      *node
+	plugin    string
+	binDir    string
+	conflists []string
+	layout    string
+	interval  time.Duration
+	listen    string
+	uninstall bool
+
+	metrics  *agentMetrics
+	backoffs map[string]*backoff
+	// said is the last line about each thing, so that none is said every second.
+	said map[string]string
+}
+
+func newAgent(n *node) *cobra.Command {
+	a := agent{node: n, backoffs: make(map[string]*backoff), said: make(map[string]string)}
+	a.Command = &cobra.Command{
+		Use:   "agent",
+		Short: "Keeps durable-args installed on a node, as a DaemonSet",
+		Long:  agentHelp,
+		Example: `  durable-argsctl agent --listen :9469
+  durable-argsctl agent --conflist 10-pods.conflist --layout wrapped
+  durable-argsctl agent --uninstall`,
+		Args: exactArgs(),
+		RunE: func(*cobra.Command, []string) error {
+			if err := a.check(); err != nil {
+				return err
+			}
+			if a.uninstall {
+				return a.takeOut()
+			}
+			return a.run()
+		},
+	}
+	flags := a.Flags()
+	flags.StringVar(&a.plugin, "plugin", "", "the plugin to install (default: durable-args beside durable-argsctl)")
+	flags.StringVar(&a.binDir, "bin-dir", "/opt/cni/bin", "directory where runtimes look for plugins")
+	flags.StringArrayVar(&a.conflists, "conflist", nil, "a conflist, by its path or its name in --conf-dir (default: the first one)")
+	flags.StringVar(&a.layout, "layout", "", "first, first-last or wrapped (default: the one that it has, else first-last)")
+	flags.DurationVar(&a.interval, "interval", 10*time.Minute, "how often to replay what is stale")
+	flags.StringVar(&a.listen, "listen", "", "address to serve /metrics and /healthz at (default: none)")
+	flags.BoolVar(&a.uninstall, "uninstall", false, "take the stanzas out, and the plugin if nothing is journaled, and exit")
+	return a.Command
+}
+
+func (a *agent) check() error {
+	switch {
+	case a.layout != "" && !slices.Contains(layouts, a.layout):
+		return usage("there is no layout %q, only %s", a.layout, strings.Join(layouts, ", "))
+	case a.interval < time.Second:
+		return usage("--interval %s is too short; give at least 1s", a.interval)
+	}
+	for i, file := range a.conflists {
+		if filepath.Ext(file) != ".conflist" {
+			return usage("--conflist %s: runtimes take only a file whose name ends in .conflist for a chain of plugins", file)
+		}
+		if !strings.Contains(file, "/") {
+			a.conflists[i] = filepath.Join(a.node.confDir, file)
+		}
+		if dir := filepath.Dir(a.conflists[i]); dir != filepath.Clean(a.node.confDir) {
+			return usage("--conflist %s is not in %s; say with --conf-dir where the conflists are", file, a.node.confDir)
+		}
+	}
+	return nil
+}
+
+func (a *agent) run() error {
+	if a.plugin == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("finding the plugin beside durable-argsctl: %w; say where it is with --plugin", err)
+		}
+		a.plugin = filepath.Join(filepath.Dir(self), pluginType)
+	}
+	a.metrics = newAgentMetrics(a.node)
+	if a.listen != "" {
+		listener, err := net.Listen("tcp", a.listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		defer a.metrics.serve(listener)()
+	}
+	// A stanza without its plugin would let every ADD fail.
+	if err := a.installPlugin(); err != nil {
+		return err
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", a.node.confDir, err)
+	}
+	defer watcher.Close()
+	a.keep()
+	a.repair()
+
+	var sweeps sync.WaitGroup
+	sweeps.Go(a.sweepOnInterval)
+	defer sweeps.Wait()
+	a.watch(watcher)
+	return nil
+}
+
+func (a *agent) installPlugin() error {
+	changed, err := installFile(a.plugin, a.target())
+	if err != nil {
+		return fmt.Errorf("installing the plugin: %w", needsRoot(err))
+	}
+	if changed {
+		say(a.Command, "the plugin is installed as %s", a.target())
+	}
+	return nil
+}
+
+func (a *agent) target() string { return filepath.Join(a.binDir, pluginType) }
+
+// watch puts the stanzas back until the agent is told to end. It looks every
+// few seconds, too: the directory may not exist yet, or be replaced.
+func (a *agent) watch(watcher *fsnotify.Watcher) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	_ = watcher.Add(a.node.confDir)
+	dirty, looked := true, time.Now()
+	for {
+		select {
+		case <-a.Context().Done():
+			return
+		case <-watcher.Events:
+			dirty = true
+			continue
+		case <-watcher.Errors:
+			// It may have lost some.
+			dirty = true
+			continue
+		case <-ticker.C:
+		}
+		if !dirty && time.Since(looked) < lookEvery {
+			continue
+		}
+		if time.Since(looked) >= lookEvery {
+			_ = watcher.Add(a.node.confDir)
+		}
+		if _, err := os.Stat(a.target()); errors.Is(err, fs.ErrNotExist) {
+			a.sayOnce(a.target(), a.installPlugin())
+		}
+		looked = time.Now()
+		dirty = !a.keep()
+	}
+}
+
+// keep puts the stanzas into the conflists that lack them, and reports whether
+// all is as it should be.
+func (a *agent) keep() bool {
+	files, err := a.files()
+	a.sayOnce(a.node.confDir, err)
+	good, changed := err == nil, false
+	for _, file := range files {
+		did, err := a.keepIn(file)
+		changed = changed || did
+		good = good && err == nil
+		a.sayOnce(file, err)
+	}
+	if changed {
+		// Also those pods that were added while the stanzas were out.
+		i := importing{Command: a.Command, node: a.node, cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir)}
+		if err := i.run(); err != nil && !errors.Is(err, errFinding) {
+			say(a.Command, "importing: %v", err)
+		}
+	}
+	a.metrics.setReady(good)
+	return good
+}
+
+// files are the conflists to keep the stanzas in.
+func (a *agent) files() ([]string, error) {
+	if len(a.conflists) > 0 {
+		return a.conflists, nil
+	}
+	files, err := libcni.ConfFiles(a.node.confDir, []string{".conflist"})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading --conf-dir: %w", needsRoot(err))
+	case len(files) == 0:
+		return nil, fmt.Errorf("there is no .conflist in %s yet; waiting for it", a.node.confDir)
+	}
+	slices.Sort(files)
+	return files[:1], nil
+}
+
+// errBackingOff is about a file that another tool has rewritten too often.
+var errBackingOff = errors.New("another tool takes the stanzas out again and again")
+
+func (a *agent) keepIn(file string) (changed bool, err error) {
+	b := a.backoffs[file]
+	if b == nil {
+		b = new(backoff)
+		a.backoffs[file] = b
+	}
+	now := time.Now()
+	a.metrics.backoff.WithLabelValues(filepath.Base(file)).Set(b.current(now).Seconds())
+	// Told only if there is news: else it would be a line at each look.
+	var told bytes.Buffer
+	quiet := new(cobra.Command)
+	quiet.SetErr(&told)
+	quiet.SetOut(io.Discard)
+	wait := b.left(now) > 0
+	e := conflistEdit{cmd: quiet, path: file, dryRun: wait}
+	confDir := ""
+	if a.Flags().Changed("conf-dir") {
+		confDir = a.node.confDir
+	}
+	changed, err = e.change(func(c *conflistText) (edits []edit, done string, err error) {
+		return e.insert(c, a.layout, confDir)
+	})
+	switch {
+	case changed && wait && b.delay >= backoffSaid:
+		return false, fmt.Errorf("%s: %w; they are put back %s after the last time. Find out which tool does it", file, errBackingOff, b.delay)
+	case changed && wait:
+		return false, errBackingOff
+	case changed:
+		_, _ = told.WriteTo(a.ErrOrStderr())
+		b.inserted(now)
+		a.metrics.insertions.Inc()
+	}
+	return changed, err
+}
+
+// sayOnce prints an error about a thing, unless it is the one said last.
+func (a *agent) sayOnce(about string, err error) {
+	text := ""
+	if err != nil && err != errBackingOff {
+		text = err.Error()
+	}
+	if text != "" && text != a.said[about] {
+		say(a.Command, "%s", text)
+	}
+	a.said[about] = text
+}
+
+func (a *agent) repair() {
+	store, err := a.node.store()
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var outcomes []repair.Outcome
+	if err == nil {
+		defer store.Close()
+		outcomes, err = repair.Repair(a.Context(), store, a.node.cacheDir, false)
+	}
+	if err != nil {
+		say(a.Command, "repairing libcni's cache: %v", err)
+	}
+	for _, o := range outcomes {
+		a.metrics.repairs.WithLabelValues(string(o.Action)).Inc()
+		if o.Action == repair.Repaired || o.Err != nil {
+			say(a.Command, "cache file of %s: %s %s", o.Key, o.Action, o.Reason)
+		}
+	}
+}
+
+func (a *agent) sweepOnInterval() {
+	ticker := time.NewTicker(a.interval)
+	defer ticker.Stop()
+	for a.Context().Err() == nil {
+		a.sweep()
+		select {
+		case <-a.Context().Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+func (a *agent) sweep() {
+	r := replaying{Command: a.Command, node: a.node, stale: true, cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir), observe: a.metrics.observe}
+	// It is silent where there is nothing to do, as nearly always.
+	if n, err := a.stale(); err != nil || n > 0 {
+		if err := r.run(nil); err != nil && !errors.Is(err, errFinding) && !errors.Is(err, context.Canceled) {
+			say(a.Command, "replaying what is stale: %v", err)
+		}
+	}
+	a.metrics.swept.SetToCurrentTime()
+}
+
+// stale is how many attachments a sweep would take on.
+func (a *agent) stale() (int, error) {
+	c, err := a.node.count()
+	return c.stale + c.unreadable, err
+}
+
+// takeOut is --uninstall.
+func (a *agent) takeOut() error {
+	files, err := libcni.ConfFiles(a.node.confDir, []string{".conflist"})
+	if err != nil {
+		return fmt.Errorf("reading --conf-dir: %w", needsRoot(err))
+	}
+	var errs []error
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil && !bytes.Contains(text, []byte(pluginType)) {
+			continue // whatever it is, it is not ours to judge
+		}
+		e := conflistEdit{cmd: a.Command, path: file}
+		errs = append(errs, e.run(e.remove))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w; the plugin stays until all stanzas are out", err)
+	}
+	c, err := a.node.count()
+	switch {
+	case err != nil:
+		return fmt.Errorf("the plugin stays, since nobody knows what is journaled: %w", err)
+	case c.all() > 0:
+		say(a.Command, "%d attachments are journaled, so the plugin stays: runtimes call it when these are deleted. See durable-argsctl list, and run this again when it is empty", c.all())
+		return nil
+	}
+	if err := os.Remove(a.target()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the plugin: %w", needsRoot(err))
+	}
+	say(a.Command, "nothing is journaled; the plugin is removed")
+	return nil
+}
