@@ -28,8 +28,11 @@ Kubernetes DaemonSet with the node's directories mounted at the same paths.
 
 At the start it copies the plugin into --bin-dir, puts the stanzas into the
 conflist as "insert" does, journals what runs already ("import"), and repairs
-libcni's cache ("repair"). Then, and every --interval, it replays what is stale
-("replay --stale"). When another tool rewrites the conflist, the stanzas are put
+libcni's cache ("repair"). With --interval it then replays what is stale ("replay
+--stale"), again and again. Give it only where the agent sees the network
+namespaces of the node, also those made after it started: a container without
+/run/netns, or without mountPropagation HostToContainer, takes pods that run for
+dead. For the same reason it imports only what it sees to be alive. When another tool rewrites the conflist, the stanzas are put
 in again, at most once a second. If they are taken out again and again, it waits
 longer each time, up to five minutes, until there is peace. A file that cannot be
 read as a conflist is left alone until it can.
@@ -41,6 +44,10 @@ When it is told to end, it leaves everything as it is: the plugin works without
 it. --uninstall takes the stanzas out of every conflist in --conf-dir, and removes
 the plugin if nothing is journaled any more; else it stays, since runtimes call it
 for the pods that run. Stop the agent first, or it puts the stanzas back.
+
+A replay runs the chain's plugins where the agent runs. In a container they find
+only the programs of its image: without iptables there, portmap's replay fails and
+is kept as a debt.
 
 With --listen it serves /metrics and /healthz. Reading /metrics reads the journal.`
 
@@ -93,7 +100,7 @@ func newAgent(n *node) *cobra.Command {
 	flags.StringVar(&a.binDir, "bin-dir", "/opt/cni/bin", "directory where runtimes look for plugins")
 	flags.StringArrayVar(&a.conflists, "conflist", nil, "a conflist, by its path or its name in --conf-dir (default: the first one)")
 	flags.StringVar(&a.layout, "layout", "", "first, first-last or wrapped (default: the one that it has, else first-last)")
-	flags.DurationVar(&a.interval, "interval", 10*time.Minute, "how often to replay what is stale")
+	flags.DurationVar(&a.interval, "interval", 0, "how often to replay what is stale, such as 10m (default: never)")
 	flags.StringVar(&a.listen, "listen", "", "address to serve /metrics and /healthz at (default: none)")
 	flags.BoolVar(&a.uninstall, "uninstall", false, "take the stanzas out, and the plugin if nothing is journaled, and exit")
 	return a.Command
@@ -103,7 +110,7 @@ func (a *agent) check() error {
 	switch {
 	case a.layout != "" && !slices.Contains(layouts, a.layout):
 		return usage("there is no layout %q, only %s", a.layout, strings.Join(layouts, ", "))
-	case a.interval < time.Second:
+	case a.interval != 0 && a.interval < time.Second:
 		return usage("--interval %s is too short; give at least 1s", a.interval)
 	}
 	for i, file := range a.conflists {
@@ -149,7 +156,9 @@ func (a *agent) run() error {
 	a.repair()
 
 	var sweeps sync.WaitGroup
-	sweeps.Go(a.sweepOnInterval)
+	if a.interval > 0 {
+		sweeps.Go(a.sweepOnInterval)
+	}
 	defer sweeps.Wait()
 	a.watch(watcher)
 	return nil
@@ -216,7 +225,7 @@ func (a *agent) keep() bool {
 	}
 	if changed {
 		// Also those pods that were added while the stanzas were out.
-		i := importing{Command: a.Command, node: a.node, cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir)}
+		i := importing{Command: a.Command, node: a.node, aliveOnly: true, cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir)}
 		if err := i.run(); err != nil && !errors.Is(err, errFinding) {
 			say(a.Command, "importing: %v", err)
 		}

@@ -173,7 +173,7 @@ func TestAnAgentSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ args, says string }{
 		{"--layout woven", "only first, first-last, wrapped"},
-		{"--interval 0s", "give at least 1s"},
+		{"--interval 10ms", "give at least 1s"},
 		{"--conflist 10-pods.conf", "ends in .conflist"},
 		{"--conflist /elsewhere/10-pods.conflist", "--conf-dir"},
 		{"extra", "takes no arguments"},

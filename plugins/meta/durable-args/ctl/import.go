@@ -38,6 +38,9 @@ type importing struct {
 	*cobra.Command
 	node    *node
 	cniPath string
+	// aliveOnly leaves out those whose network namespace cannot be seen, since
+	// a container may not see those of the node.
+	aliveOnly bool
 }
 
 func newImport(n *node) *cobra.Command {
@@ -141,6 +144,9 @@ func (i importing) importFile(f *cached, s *stanza.Stanza, all []*cached) (bool,
 	add, result, err := f.entries(s)
 	if err != nil {
 		return false, err
+	}
+	if i.aliveOnly && add.NetNS.BootID == "" {
+		return false, errors.New("its network namespace cannot be seen from here; if the container is dead, run on the node: durable-argsctl import")
 	}
 	add.Path = i.cniPath
 	if f.NetNS != "" && add.NetNS.BootID != "" {
