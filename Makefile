@@ -11,7 +11,13 @@ BINDIR  ?= /opt/cni/bin
 SBINDIR ?= /usr/local/sbin
 UNITDIR ?= /usr/local/lib/systemd/system
 UNITS   := $(wildcard conf-examples/systemd/*)
+EXAMPLES := $(shell find conf-examples -type f)
 GOFILES := $(wildcard $(shell $(GIT) ls-files --cached --others --exclude-standard '*.go' go.mod go.sum))
+
+# What a release is built for, and the time that its files bear: the commit's.
+ARCHES ?= amd64 arm64 ppc64le riscv64 s390x
+SOURCE_DATE_EPOCH ?= $(shell $(GIT) log -1 --format=%ct 2>/dev/null || echo 0)
+ARCHIVES := $(foreach arch,$(ARCHES),bin/release/durable-args-linux-$(arch)-$(VERSION).tgz)
 
 # How long make crash takes.
 CRASH_BUDGET ?= 3m
@@ -23,14 +29,39 @@ VM_CUTS ?= 5
 FUZZTIME  ?= 10m
 FUZZPROCS ?= $(shell nproc)
 
-.PHONY: build tools demo test fuzz crash crash-vm faults load test-runtimes bench lint install clean
+.PHONY: build release tools demo test fuzz crash crash-vm faults load test-runtimes bench lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
-bin/durable-args: PACKAGE = ./plugins/meta/durable-args
-bin/durable-argsctl: PACKAGE = ./plugins/meta/durable-args/ctl
+PACKAGE_durable-args    := ./plugins/meta/durable-args
+PACKAGE_durable-argsctl := ./plugins/meta/durable-args/ctl
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
 bin/durable-args bin/durable-argsctl: $(GOFILES)
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ $(PACKAGE)
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $@ $(PACKAGE_$(@F))
+
+# One archive for each architecture, and their checksums. The same commit, built
+# with the same Go, is the same bytes wherever it is built.
+release: $(ARCHIVES)
+	cd bin/release && sha256sum $(notdir $(ARCHIVES)) >SHA256SUMS
+
+# Git's revision stays out of the programs, or a build from an archive of the
+# sources would differ. What the SBOM tool finds must not depend on the network.
+bin/release/durable-args-linux-%-$(VERSION).tgz: DIR = $@.d
+bin/release/durable-args-linux-%-$(VERSION).tgz: $(GOFILES) $(EXAMPLES) LICENSE README.md bin/cyclonedx-gomod
+	rm -rf $(DIR) && mkdir -p $(DIR)
+	cp -R LICENSE README.md conf-examples $(DIR)
+	@set -e; $(foreach program,durable-args durable-argsctl, \
+		GOOS=linux GOARCH=$* go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $(DIR)/$(program) $(PACKAGE_$(program)); \
+		GOPROXY=off bin/cyclonedx-gomod bin -json -std -licenses -noserial -notimestamp -version $(VERSION) \
+			-output $(DIR)/$(program).cdx.json $(DIR)/$(program) 2>$@.log || { cat $@.log >&2; exit 1; }; )
+	tar -C $(DIR) --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+		--mtime=@$(SOURCE_DATE_EPOCH) -cf - . | gzip -9n >$@.new
+	rm -rf $(DIR) $@.log && mv $@.new $@
+
+# A module of its own: it needs a hundred others, which the tests do not.
+bin/cyclonedx-gomod: $(wildcard test/cyclonedx/go.*)
+	go build -C test/cyclonedx -trimpath -buildvcs=false -o $(CURDIR)/$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 
 # What tests and demo drive: the reference plugins and cnitool, as test/go.mod
 # pins them, the recorder, and oldcni: the cnitool of containerd 1.6's libcni.
