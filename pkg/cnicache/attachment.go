@@ -95,6 +95,9 @@ func (a Attachment) Encode() ([]byte, error) {
 	if err := json.Unmarshal(a.Result, &info.RawResult); err != nil {
 		return nil, fmt.Errorf("reading the result of %s: %w", a.Name(), err)
 	}
+	if info.RawResult == nil {
+		return nil, fmt.Errorf("the result of %s is no JSON object", a.Name())
+	}
 	if _, err := create.CreateFromBytes(a.Result); err != nil {
 		return nil, fmt.Errorf("reading the result of %s as libcni does: %w", a.Name(), err)
 	}
@@ -143,8 +146,12 @@ func decode(data []byte) (a *Attachment, legacy bool, err error) {
 		Config: info.Config,
 		Args:   info.CniArgs,
 	}
-	if a.Result, err = json.Marshal(info.RawResult); err != nil {
-		return nil, false, err
+	// libcni writes nothing of a result without a field.
+	a.Result = json.RawMessage("{}")
+	if len(info.RawResult) > 0 {
+		if a.Result, err = json.Marshal(info.RawResult); err != nil {
+			return nil, false, err
+		}
 	}
 	if info.CapabilityArgs != nil {
 		if a.CapabilityArgs, err = json.Marshal(info.CapabilityArgs); err != nil {

@@ -27,10 +27,13 @@ func sameJSON(a, b json.RawMessage) bool {
 	return errX == nil && errY == nil && sameValue(x, y)
 }
 
+// jsonSpace is what JSON takes for white space (RFC 8259, section 2).
+const jsonSpace = " \t\r\n"
+
 func decodeJSON(raw json.RawMessage) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	if err = dec.Decode(&v); err == nil && len(bytes.TrimSpace(raw[dec.InputOffset():])) > 0 {
+	if err = dec.Decode(&v); err == nil && len(bytes.Trim(raw[dec.InputOffset():], jsonSpace)) > 0 {
 		err = errors.New("more than one JSON value")
 	}
 	return v, err
