@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,8 +91,8 @@ func (p plugin) gcWrapped(s *stanza.Stanza, args *skel.CmdArgs) error {
 func validAttachments(s *stanza.Stanza) (map[journal.Key]bool, error) {
 	valid := make(map[journal.Key]bool)
 	for key, list := range map[string]json.RawMessage{validAttachmentsKey: s.ValidAttachments, attachmentsKey: s.Attachments} {
-		if list == nil {
-			continue
+		if list == nil || key == attachmentsKey && bytes.Equal(list, s.ValidAttachments) {
+			continue // libcni sends the same list twice
 		}
 		var attachments []types.GCAttachment
 		if err := json.Unmarshal(list, &attachments); err != nil {
