@@ -58,10 +58,12 @@ type finding struct {
 type doctor struct {
 	node     *node
 	findings []finding
+	// caches are the first conflist that journals in a dataDir, and its cacheDir.
+	caches map[string]struct{ file, cacheDir string }
 }
 
 func runDoctor(cmd *cobra.Command, n *node, format output) error {
-	d := &doctor{node: n, findings: []finding{}}
+	d := &doctor{node: n, findings: []finding{}, caches: make(map[string]struct{ file, cacheDir string })}
 	d.conflists()
 	d.unit("/")
 	store, err := n.store()
@@ -193,7 +195,19 @@ func (d *doctor) conflist(file string, list *libcni.NetworkConfigList) bool {
 		d.found(fmt.Sprintf("%s: %v", file, err), "every ADD of the network fails", "durable-argsctl insert "+file)
 	}
 	d.dataDir(s)
+	d.cacheDir(file, s)
 	return true
+}
+
+// cacheDir looks whether a journal goes with one cache.
+func (d *doctor) cacheDir(file string, s *stanza.Stanza) {
+	first, ok := d.caches[s.DataDir]
+	if !ok {
+		d.caches[s.DataDir] = struct{ file, cacheDir string }{file, s.CacheDir}
+	} else if first.cacheDir != s.CacheDir {
+		d.found(fmt.Sprintf("%s and %s journal in %s, but have cacheDir %s and %s", first.file, file, s.DataDir, first.cacheDir, s.CacheDir),
+			"a repair writes the files of both into one of the two caches", "give them the same cacheDir, the one that the runtime uses, or a dataDir each")
+	}
 }
 
 // dataDir looks at where a stanza journals.

@@ -103,6 +103,10 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 		{"a plugin that fails on a second DEL", edit(`{"type": "bridge"}`, `{"type": "host-device", "device": "eth1"}`), `plugin "host-device" fails when it is called with DEL a second time`, "--layout wrapped"},
 		{"a stanza that makes no sense", edit(`"position": "last"`, `"position": "middle"`), `position "middle"`, "mend the stanza"},
 		{"two conflists of one name", func(n *testNode) { n.conflist("20-web.conflist", soundConflist) }, "are both of network web", "remove or rename"},
+		{"one journal for two caches", func(n *testNode) {
+			db := strings.ReplaceAll(soundConflist, `"name": "web"`, `"name": "db"`)
+			n.conflist("20-db.conflist", strings.ReplaceAll(db, `"dataDir": "DATA"`, `"dataDir": "DATA", "cacheDir": "/var/lib/other"`))
+		}, "20-db.conflist journal in", "the same cacheDir"},
 		{"a file that is no conflist", func(n *testNode) { n.conflist("05-broken.conflist", "{") }, "05-broken.conflist is no conflist", "mend or remove"},
 		{"dataDir is in memory", func(n *testNode) {
 			n.conflist("10-web.conflist", strings.ReplaceAll(soundConflist, "DATA", "/dev/shm/durable-args-doctor"))
