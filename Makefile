@@ -104,7 +104,7 @@ bin/vm/.kernel:
 
 # Every fault at every system call.
 faults: build tools
-	cd test && FAULTS=full go test -count=1 -v -timeout=3h -run='^TestEveryFailingSystemCall$$' ./faults | grep -v '^ *=== '
+	cd test && FAULTS=full go test -count=1 -v -timeout=3h -parallel=6 -run='^TestEveryFailingSystemCall$$' ./faults | grep --line-buffered -v '^ *=== '
 
 # A busy minute.
 load: build tools

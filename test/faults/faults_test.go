@@ -1,8 +1,8 @@
 // Package faults lets the plugin meet, one after the other, every failure that
 // a system call can have.
 //
-// A run of a verb is recorded first: the system calls that the process makes on
-// its store, a conflist or libcni's cache. Then the verb is run again for every
+// A run of a verb, or of a command of durable-argsctl, is recorded first: the
+// system calls that the process makes on its store, a conflist or libcni's cache. Then the verb is run again for every
 // one of these calls and every fault: the call fails with EIO, ENOSPC, EROFS,
 // EACCES, EMFILE or EINTR, it writes half only, or the process is killed at it.
 // After each of them
@@ -15,7 +15,9 @@
 //     error of a DEL has none of the words that containerd takes for success;
 //   - a DEL that follows, by a runtime that has lost everything, waits for no
 //     lock, succeeds, gives every plugin what a successful ADD had, and leaves
-//     no file in the store.
+//     no file in the store;
+//   - a conflist is the old one or the new one, a cache file as it was or whole,
+//     and the next call puts right what is missing and leaves nothing beside it.
 //
 // A sample of the points is run; all of them with FAULTS=full in the environment,
 // or make faults.
@@ -61,6 +63,8 @@ type scenario struct {
 	holds func(n *node, o outcome) error
 	// always is a fault that every run has, too.
 	always func(call) fate
+	// booted says that it is the first call after a boot, which repairs libcni's cache.
+	booted bool
 }
 
 var scenarios = []scenario{
@@ -83,6 +87,10 @@ var scenarios = []scenario{
 	{name: "GC, first", layout: "first", prepare: dead, act: (*node).gc, holds: afterGC},
 	{name: "GC, wrapped", layout: "wrapped", prepare: dead, act: (*node).gc, holds: afterGC},
 	{name: "STATUS", layout: "first", prepare: added, act: (*node).status, holds: afterStatus},
+	{name: "first call after a boot", layout: "first-last", prepare: addedAndEmptied, act: (*node).status, holds: afterBoot, booted: true},
+	{name: "durable-argsctl repair", layout: "first-last", prepare: addedAndEmptied, act: (*node).repair, holds: afterRepair},
+	{name: "durable-argsctl insert", layout: "first", prepare: installed, act: (*node).insert, holds: afterInsert},
+	{name: "durable-argsctl remove", layout: "first", prepare: inserted, act: (*node).remove, holds: afterRemove},
 }
 
 func nothing(*node) {}
@@ -108,6 +116,22 @@ func addedAndLost(n *node) {
 func addedAndBroken(n *node) {
 	addedAndLost(n)
 	must(n.t, os.WriteFile(n.broken(), nil, 0o600))
+}
+
+// addedAndEmptied leaves a cache file as a power cut does.
+func addedAndEmptied(n *node) {
+	added(n)
+	must(n.t, os.Truncate(n.cacheFile(), 0))
+}
+
+// installed adds a conflist without us.
+func installed(n *node) {
+	must(n.t, os.WriteFile(n.other(), []byte(otherConflist), 0o644))
+}
+
+func inserted(n *node) {
+	installed(n)
+	must(n.t, n.insert())
 }
 
 func corrupted(n *node) {
@@ -214,6 +238,84 @@ func afterStatus(n *node, o outcome) error {
 	return n.thenDel()
 }
 
+func afterBoot(n *node, o outcome) error {
+	// A fault may have kept it from that, and then the next one does it.
+	must(n.t, os.RemoveAll(filepath.Join(n.dataDir(), ".boot")))
+	if err := n.status(); err != nil {
+		return fmt.Errorf("the next call fails: %w", err)
+	}
+	if err := n.repaired(); err != nil {
+		return err
+	}
+	return n.thenDel()
+}
+
+func afterRepair(n *node, o outcome) error {
+	if o.err == nil {
+		// What it printed may have told that it could not.
+		if err := n.repaired(); err != nil && !strings.Contains(n.stdout.String(), "in use just now") {
+			return fmt.Errorf("repair succeeded, but %w", err)
+		}
+	}
+	if err := n.repair(); err != nil {
+		return fmt.Errorf("the repair that follows fails: %w", err)
+	}
+	if err := n.repaired(); err != nil {
+		return err
+	}
+	return n.thenDel()
+}
+
+func afterInsert(n *node, o outcome) error {
+	return n.afterEdit(o, n.insert, n.remove, otherConflist)
+}
+
+func afterRemove(n *node, o outcome) error {
+	return n.afterEdit(o, n.remove, n.insert, n.edited)
+}
+
+// afterEdit looks whether an edit of a conflist that was old has left the old one
+// or the new one, and nothing that a runtime would load besides.
+func (n *node) afterEdit(o outcome, edit, undo func() error, old string) error {
+	got := n.otherText()
+	if err := edit(); err != nil {
+		return fmt.Errorf("the edit that follows fails: %w", err)
+	}
+	edited := n.otherText()
+	switch {
+	case got != old && got != edited:
+		return fmt.Errorf("the conflist is neither the old nor the new one: %q", got)
+	case o.err == nil && got != edited:
+		return errors.New("the edit succeeded, but the conflist is the old one")
+	case edited == old:
+		return errors.New("the edit that follows has changed nothing")
+	}
+	names, err := filepath.Glob(filepath.Join(n.confDir(), "*"))
+	must(n.t, err)
+	hidden, err := filepath.Glob(filepath.Join(n.confDir(), ".*"))
+	must(n.t, err)
+	if len(names) != 2 || len(hidden) > 0 {
+		return fmt.Errorf("left beside the conflists: %q", append(names, hidden...))
+	}
+	if err := undo(); err != nil || n.otherText() != old {
+		return fmt.Errorf("undoing it leaves %q: %w", n.otherText(), err)
+	}
+	return nil
+}
+
+// repaired returns an error if libcni does not find what it had written.
+func (n *node) repaired() error {
+	rt := n.runtimeConf()
+	cached, err := n.cni.GetNetworkListCachedResult(n.list, rt)
+	if err != nil || cached == nil {
+		return fmt.Errorf("the cache file is not repaired: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(n.cacheDir(), ".*")); len(left) > 0 {
+		return fmt.Errorf("left in the cache: %q", left)
+	}
+	return nil
+}
+
 // thenDel is the DEL of a runtime that has lost everything, from which nothing
 // is left.
 func (n *node) thenDel() error {
@@ -299,7 +401,9 @@ func (s scenario) run(n *node, at int, f fate) outcome {
 	s.prepare(n)
 	o := outcome{fate: f}
 	n.divert(s.position, func(cmd *exec.Cmd) (err error) {
-		n.noteBoot()
+		if !s.booted {
+			n.noteBoot()
+		}
 		seen := -1
 		o.calls, err = supervise(cmd, n.dir, func(c call) fate {
 			seen++
@@ -428,9 +532,13 @@ func TestNothingIsOverlooked(t *testing.T) {
 			s.prepare(n)
 			out := n.dir + ".strace"
 			n.divert(s.position, func(cmd *exec.Cmd) error {
-				n.noteBoot()
+				if !s.booted {
+					n.noteBoot()
+				}
+				arguments := cmd.Args[1:]
 				// Threads, but no plugins.
 				cmd.Args = []string{strace, "-f", "-b", "execve", "-y", "-o", out, "-e", "trace=%file,%desc", "-e", "signal=none", cmd.Path}
+				cmd.Args = append(cmd.Args, arguments...)
 				cmd.Path = strace
 				return cmd.Run()
 			})
@@ -439,7 +547,7 @@ func TestNothingIsOverlooked(t *testing.T) {
 			must(t, err)
 			var got []string
 			for _, match := range regexp.MustCompile(`(?m)^\d+ +(\w+)\((.*)`).FindAllStringSubmatch(string(b), -1) {
-				if strings.Contains(match[2], n.dir+"/") || strings.Contains(match[2], n.dir+">") {
+				if strings.Contains(match[2], n.dir+"/") || strings.Contains(match[2], n.dir+">") || strings.Contains(match[2], n.dir+`"`) {
 					got = append(got, match[1])
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -49,10 +50,13 @@ type node struct {
 	netns   string
 	args    string // the CNI_ARGS of the next call; without, it has no capability args either
 	stderr  bytes.Buffer
+	stdout  bytes.Buffer // of durable-argsctl
 	records string
 
 	// owed are the CNI_ARGS of the ADDs that have been acknowledged.
 	owed []string
+	// edited is other as the last insert has left it.
+	edited string
 	// corrupt is how many files have to be kept aside.
 	corrupt int
 
@@ -96,7 +100,7 @@ func (n *node) broken() string { return n.dir + ".broken" }
 
 // reset makes the node new again.
 func (n *node) reset() {
-	for _, path := range []string{n.dataDir(), n.cacheDir(), n.records, n.records + ".stdin", n.broken()} {
+	for _, path := range []string{n.dataDir(), n.cacheDir(), n.other(), n.records, n.records + ".stdin", n.broken()} {
 		must(n.t, os.RemoveAll(path))
 	}
 	n.netns, n.args, n.owed, n.corrupt = liveNetns, args, nil, 0
@@ -140,6 +144,54 @@ func (n *node) gc() error {
 }
 
 func (n *node) status() error { return n.cni.GetStatusNetworkList(context.Background(), n.list) }
+
+// other is a conflist that durable-argsctl edits.
+func (n *node) other() string { return filepath.Join(n.confDir(), "20-db.conflist") }
+
+const otherConflist = `{"cniVersion": "1.0.0", "name": "db", "plugins": [{"type": "recorder", "capabilities": {"portMappings": true}}]}
+`
+
+func (n *node) otherText() string {
+	text, err := os.ReadFile(n.other())
+	must(n.t, err)
+	return string(text)
+}
+
+func (n *node) cacheFile() string {
+	return filepath.Join(n.cacheDir(), "results", strings.Join([]string{network, containerID, ifName}, "-"))
+}
+
+func (n *node) repair() error { return n.ctl("repair") }
+func (n *node) remove() error { return n.ctl("remove", n.other()) }
+func (n *node) insert() error {
+	err := n.ctl("insert", n.other(), "--conf-dir", n.confDir())
+	if err == nil {
+		n.edited = n.otherText()
+	}
+	return err
+}
+
+// ctl calls durable-argsctl. Its error is a *types.Error if it has said what is
+// wrong.
+func (n *node) ctl(args ...string) error {
+	n.stdout.Reset()
+	cmd := exec.Command(filepath.Join(sandbox.Bin(n.t), "durable-argsctl"), args...)
+	if args[0] == "repair" {
+		cmd.Args = append(cmd.Args, "--conf-dir", n.confDir())
+	}
+	var said bytes.Buffer
+	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1")
+	cmd.Stdout, cmd.Stderr = &n.stdout, io.MultiWriter(&n.stderr, &said)
+	run := (*exec.Cmd).Run
+	if n.run != nil {
+		run, n.run = n.run, nil
+	}
+	err := run(cmd)
+	if err != nil && strings.HasPrefix(said.String(), "durable-argsctl: ") {
+		return types.NewError(types.ErrInternal, said.String(), "")
+	}
+	return err
+}
 
 // addDead adds an attachment whose network namespace is gone by now.
 func (n *node) addDead() {

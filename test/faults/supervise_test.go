@@ -300,7 +300,7 @@ func becomeTarget(path string) error {
 		return err
 	}
 	unix.CloseOnExec(3)
-	return unix.Exec(path, []string{path}, env)
+	return unix.Exec(path, append([]string{path}, os.Args[1:]...), env)
 }
 
 func receive(socket int) (fd int, err error) {
