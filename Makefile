@@ -78,7 +78,7 @@ demo: build tools
 test: build tools
 	CGO_ENABLED=1 go test -race -timeout 30m ./...
 	@# Never from Go's test cache, which does not know that these run bin/.
-	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v -e /crash$$ -e /faults$$ -e /load$$)
+	cd test && go test -count=1 -timeout 30m $$(go list ./... | grep -v /crash$$)
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=1s
 	@$(MAKE) --no-print-directory crash CRASH_BUDGET=25s
 

@@ -2,10 +2,10 @@
 // a system call can have.
 //
 // A run of a verb, or of a command of durable-argsctl, is recorded first: the
-// system calls that the process makes on its store, a conflist or libcni's cache. Then the verb is run again for every
-// one of these calls and every fault: the call fails with EIO, ENOSPC, EROFS,
-// EACCES, EMFILE or EINTR, it writes half only, or the process is killed at it.
-// After each of them
+// system calls that the process makes on its store, a conflist or libcni's cache.
+// Then it is run again for every one of these calls and every fault: the call
+// fails with EIO, ENOSPC, EROFS, EACCES, EMFILE or EINTR, it writes half only, or
+// the process is killed at it. After each of them
 //
 //   - an ADD has succeeded, and then its entry can be read and every flush that
 //     makes it durable was made after the last write (what a flush is worth is

@@ -3,8 +3,8 @@
 //
 // Two hundred containers are started and stopped by a runtime that makes sixteen
 // calls at a time, on two networks of bridge, portmap and firewall: one with
-// a first and a last stanza, one that is wrapped. Beside it GC runs again and
-// again with an empty list, which is also how an out-of-band replay begins.
+// a first and a last stanza, one that is wrapped. Beside it run, again and again, GC
+// with an empty list and durable-argsctl replay --stale.
 // One call in a few meets a fault: a plugin or durable-args itself is killed in
 // the middle of it, libcni's cache file is emptied, filled with zeros or gone,
 // the args are lost, the container's network namespace is gone, an ADD comes
@@ -103,9 +103,11 @@ func TestLoad(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(500 * time.Millisecond):
+				// What these must not do, and what they leave to do, is seen by others.
 				for _, list := range r.lists {
-					_ = r.gc(list) // what it must not do, and what it has left to do, is seen by others
+					_ = r.gc(list)
 				}
+				_ = r.replay()
 			}
 		}
 	})
@@ -164,12 +166,13 @@ type node struct {
 	t       *testing.T
 	lists   []*libcni.NetworkConfigList
 	cni     *libcni.CNIConfig
+	confDir string
 	figures *figures
 }
 
 func newRuntime(t *testing.T) *node {
 	confDir := t.TempDir()
-	r := &node{t: t, figures: newFigures()}
+	r := &node{t: t, confDir: confDir, figures: newFigures()}
 	bin := sandbox.Bin(t)
 	r.cni = libcni.NewCNIConfig([]string{bin, filepath.Join(bin, "cni")}, r)
 	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
@@ -322,6 +325,15 @@ func (r *node) add(c *container, k *kill) error {
 	}
 	c.alive, c.ip = true, typed.IPs[0].Address.IP.String()
 	return nil
+}
+
+// replay is what a timer or an operator does.
+func (r *node) replay() error {
+	defer r.figures.time("replay --stale", time.Now())
+	bin := sandbox.Bin(r.t)
+	cmd := exec.Command(filepath.Join(bin, "durable-argsctl"), "replay", "--stale", "--conf-dir", r.confDir)
+	cmd.Env = append(os.Environ(), "CNI_PATH="+bin+":"+filepath.Join(bin, "cni"))
+	return cmd.Run()
 }
 
 func (r *node) del(c *container, k *kill, lost bool) error {
