@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/spf13/cobra"
@@ -111,8 +112,9 @@ func (n *node) stanzas() ([]*stanza.Stanza, error) {
 	var found []*stanza.Stanza
 	for _, file := range files {
 		list, err := libcni.NetworkConfFromFile(file)
-		if errors.Is(err, os.ErrPermission) {
-			return nil, needsRoot(err)
+		if errors.As(err, new(syscall.Errno)) && !errors.Is(err, os.ErrNotExist) {
+			// What cannot be read may be ours, with directories of its own.
+			return nil, needsRoot(fmt.Errorf("%s: %w", file, err))
 		}
 		if err != nil {
 			continue // doctor tells of it
