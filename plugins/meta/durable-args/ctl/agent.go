@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -47,7 +48,8 @@ for the pods that run. Stop the agent first, or it puts the stanzas back.
 
 A replay runs the chain's plugins where the agent runs. In a container they find
 only the programs of its image: without iptables there, portmap's replay fails and
-is kept as a debt.
+is kept as a debt. With --host-root, where the container has the node's root, they
+find those of the node.
 
 With --listen it serves /metrics and /healthz. Reading /metrics reads the journal.`
 
@@ -62,6 +64,8 @@ type agent struct {
 	*cobra.Command
 	node      *node
 	plugin    string
+	program   []byte // what is in plugin
+	hostRoot  string
 	binDir    string
 	conflists []string
 	layout    string
@@ -85,6 +89,13 @@ func newAgent(n *node) *cobra.Command {
   durable-argsctl agent --conflist 10-pods.conflist --layout wrapped
   durable-argsctl agent --uninstall`,
 		Args: exactArgs(),
+		// In the root command's place: the directories are the node's.
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if err := a.enterHost(); err != nil {
+				return err
+			}
+			return n.complete()
+		},
 		RunE: func(*cobra.Command, []string) error {
 			if err := a.check(); err != nil {
 				return err
@@ -97,6 +108,7 @@ func newAgent(n *node) *cobra.Command {
 	}
 	flags := a.Flags()
 	flags.StringVar(&a.plugin, "plugin", "", "the plugin to install (default: durable-args beside durable-argsctl)")
+	flags.StringVar(&a.hostRoot, "host-root", "", "the node's root, to make one's own once the plugin has been read; all other directories are then the node's")
 	flags.StringVar(&a.binDir, "bin-dir", "/opt/cni/bin", "directory where runtimes look for plugins")
 	flags.StringArrayVar(&a.conflists, "conflist", nil, "a conflist, by its path or its name in --conf-dir (default: the first one)")
 	flags.StringVar(&a.layout, "layout", "", "first, first-last or wrapped (default: the one that it has, else first-last)")
@@ -127,13 +139,48 @@ func (a *agent) check() error {
 	return nil
 }
 
-func (a *agent) run() error {
+// enterHost makes --host-root the root, and reads the plugin, which is then out of
+// reach. The plugins that a replay runs find the node's iptables there.
+func (a *agent) enterHost() error {
+	if a.hostRoot == "" {
+		return nil
+	}
+	if err := a.readPlugin(); err != nil {
+		return err
+	}
+	err := syscall.Chroot(a.hostRoot)
+	if err == nil {
+		err = os.Chdir("/")
+	}
+	if err != nil {
+		return fmt.Errorf("--host-root %s: %w; mount the node's root there, and give the agent CAP_SYS_CHROOT", a.hostRoot, err)
+	}
+	return nil
+}
+
+// readPlugin reads what is to be installed, once.
+func (a *agent) readPlugin() error {
+	if a.program != nil || a.uninstall {
+		return nil
+	}
 	if a.plugin == "" {
 		self, err := os.Executable()
 		if err != nil {
 			return fmt.Errorf("finding the plugin beside durable-argsctl: %w; say where it is with --plugin", err)
 		}
 		a.plugin = filepath.Join(filepath.Dir(self), pluginType)
+	}
+	program, err := readExecutable(a.plugin)
+	if err != nil {
+		return fmt.Errorf("installing the plugin: %w", needsRoot(err))
+	}
+	a.program = program
+	return nil
+}
+
+func (a *agent) run() error {
+	if err := a.readPlugin(); err != nil {
+		return err
 	}
 	a.metrics = newAgentMetrics(a.node)
 	if a.listen != "" {
@@ -165,7 +212,7 @@ func (a *agent) run() error {
 }
 
 func (a *agent) installPlugin() error {
-	changed, err := installFile(a.plugin, a.target())
+	changed, err := installFile(a.program, a.target())
 	if err != nil {
 		return fmt.Errorf("installing the plugin: %w", needsRoot(err))
 	}

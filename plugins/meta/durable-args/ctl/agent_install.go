@@ -9,17 +9,19 @@ import (
 	"syscall"
 )
 
-// installFile copies an executable, and reports whether the one at target was
+// readExecutable reads a program.
+func readExecutable(path string) ([]byte, error) {
+	text, info, err := readRegular(path)
+	if err == nil && (info.Mode()&0o111 == 0 || !bytes.HasPrefix(text, []byte("\x7fELF"))) {
+		err = fmt.Errorf("%s is no executable; say with --plugin where durable-args is", path)
+	}
+	return text, err
+}
+
+// installFile writes an executable, and reports whether the one at target was
 // another. Whoever runs target meanwhile finds the old one or the new one; what
 // a killed run has left beside it is removed.
-func installFile(source, target string) (bool, error) {
-	text, info, err := readRegular(source)
-	if err != nil {
-		return false, err
-	}
-	if info.Mode()&0o111 == 0 || !bytes.HasPrefix(text, []byte("\x7fELF")) {
-		return false, fmt.Errorf("%s is no executable; say with --plugin where durable-args is", source)
-	}
+func installFile(text []byte, target string) (bool, error) {
 	dir, err := os.Open(filepath.Dir(target))
 	if err != nil {
 		return false, fmt.Errorf("%w; say with --bin-dir where runtimes look for plugins, or mount it", err)

@@ -78,7 +78,11 @@ func TestInstallFile(t *testing.T) {
 			if err := os.Chmod(source, row.mode); err != nil {
 				t.Fatal(err)
 			}
-			changed, err := installFile(source, target)
+			program, err := readExecutable(source)
+			changed := false
+			if err == nil {
+				changed, err = installFile(program, target)
+			}
 			if changed != row.changed || (err != nil) != (row.errors != "") || err != nil && !strings.Contains(err.Error(), row.errors) {
 				t.Errorf("changed %v, error %v", changed, err)
 			}
@@ -109,7 +113,11 @@ func TestARunningReleaseCanBeReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer before.Close()
-	if changed, err := installFile(self, target); !changed || err != nil {
+	program, err := readExecutable(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := installFile(program, target); !changed || err != nil {
 		t.Fatalf("changed %v, error %v", changed, err)
 	}
 	var text bytes.Buffer
