@@ -406,3 +406,41 @@ func TestAnAgentKeepsWhatANewerReleaseHasJournaled(t *testing.T) {
 		t.Errorf("it is %q, error %v", text, err)
 	}
 }
+
+// The mounts are those of the DaemonSet: the node's root with HostToContainer.
+func TestAnAgentInTheNodesRootReplaysWithTheNodesPrograms(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	image := t.TempDir()
+	for _, name := range []string{"durable-args", "durable-argsctl"} {
+		text, err := os.ReadFile(filepath.Join(n.bin, name))
+		n.check(err)
+		n.check(os.WriteFile(filepath.Join(image, name), text, 0o755))
+	}
+	host := filepath.Join(image, "host")
+	n.check(os.Mkdir(host, 0o755))
+	n.check(unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""))
+	n.check(unix.Mount("/", host, "", unix.MS_BIND|unix.MS_REC, ""))
+	n.Cleanup(func() { _ = unix.Unmount(host, unix.MNT_DETACH) })
+	n.check(unix.Mount("", host, "", unix.MS_SLAVE|unix.MS_REC, ""))
+
+	cmd := exec.Command("/durable-argsctl", n.args("--host-root", "/host", "--plugin", "/durable-args", "--interval", "1s")...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: image}
+	n.start(cmd)
+	n.eventually("the stanzas are in", 10*time.Second, n.protected)
+	alive := n.add("alive", 8081)
+	n.add("dead", 8080)
+	n.check(exec.Command("ip", "netns", "del", "dead").Run())
+	n.eventually("the dead pod is released", 20*time.Second, func() bool {
+		return !n.journaled("dead") && !strings.Contains(strings.Join(sandbox.Leftovers(), "\n"), "8080")
+	})
+	if !n.journaled("alive") || !strings.Contains(strings.Join(sandbox.Leftovers(), "\n"), "8081") {
+		t.Errorf("a live pod was harmed; left: %q", sandbox.Leftovers())
+	}
+	n.check(n.delForgetful(alive))
+}
