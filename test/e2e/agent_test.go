@@ -407,14 +407,11 @@ func TestAnAgentKeepsWhatANewerReleaseHasJournaled(t *testing.T) {
 	}
 }
 
-// The mounts are those of the DaemonSet: the node's root with HostToContainer.
-func TestAnAgentInTheNodesRootReplaysWithTheNodesPrograms(t *testing.T) {
-	t.Parallel()
-	if !sandbox.Enter(t) {
-		return
-	}
-	n := newAgentNode(t)
-	image := t.TempDir()
+// inHostRoot runs the agent with the node's root at /host of an image, which gets
+// the mounts of the node if slave is set.
+func (n *agentNode) inHostRoot(slave bool, more ...string) {
+	n.Helper()
+	image := n.TempDir()
 	for _, name := range []string{"durable-args", "durable-argsctl"} {
 		text, err := os.ReadFile(filepath.Join(n.bin, name))
 		n.check(err)
@@ -425,13 +422,26 @@ func TestAnAgentInTheNodesRootReplaysWithTheNodesPrograms(t *testing.T) {
 	n.check(unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""))
 	n.check(unix.Mount("/", host, "", unix.MS_BIND|unix.MS_REC, ""))
 	n.Cleanup(func() { _ = unix.Unmount(host, unix.MNT_DETACH) })
-	n.check(unix.Mount("", host, "", unix.MS_SLAVE|unix.MS_REC, ""))
-
-	cmd := exec.Command("/durable-argsctl", n.args("--host-root", "/host", "--plugin", "/durable-args", "--interval", "1s")...)
+	propagation := uintptr(unix.MS_PRIVATE)
+	if slave {
+		propagation = unix.MS_SLAVE
+	}
+	n.check(unix.Mount("", host, "", propagation|unix.MS_REC, ""))
+	cmd := exec.Command("/durable-argsctl", n.args(append(more, "--host-root", "/host", "--plugin", "/durable-args", "--interval", "1s")...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: image}
 	n.start(cmd)
+}
+
+// The mounts are those of the DaemonSet: the node's root with HostToContainer.
+func TestAnAgentInTheNodesRootReplaysWithTheNodesPrograms(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	n.inHostRoot(true)
 	n.eventually("the stanzas are in", 10*time.Second, n.protected)
 	alive := n.add("alive", 8081)
 	n.add("dead", 8080)
@@ -443,4 +453,30 @@ func TestAnAgentInTheNodesRootReplaysWithTheNodesPrograms(t *testing.T) {
 		t.Errorf("a live pod was harmed; left: %q", sandbox.Leftovers())
 	}
 	n.check(n.delForgetful(alive))
+}
+
+func TestAnAgentLeavesAloneWhatItMayNotSee(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	n.inHostRoot(false, "--listen", agentAddress)
+	n.eventually("the stanzas are in", 10*time.Second, n.protected)
+	alive := n.add("alive", 8081)
+	n.eventually("the pod is refused", 20*time.Second, func() bool {
+		_, metrics := get("/metrics")
+		return strings.Contains(metrics, `durable_args_replays_total{outcome="refused"}`) &&
+			!hasLine(metrics, `durable_args_replays_total{outcome="refused"} 0`)
+	})
+	if _, metrics := get("/metrics"); !hasLine(metrics, `durable_args_replays_total{outcome="replayed"} 0`) {
+		t.Errorf("metrics:\n%s", metrics)
+	}
+	if !n.journaled("alive") || !strings.Contains(strings.Join(sandbox.Leftovers(), "\n"), "8081") {
+		t.Errorf("a live pod was harmed; left: %q", sandbox.Leftovers())
+	}
+	n.check(n.delForgetful(alive))
+	if left := sandbox.Leftovers(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
 }

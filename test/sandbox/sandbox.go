@@ -120,6 +120,7 @@ func furnish(dir string) error {
 	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE)
 	mount("proc", "/proc", "proc", 0)
 	mount("tmpfs", "/run", "tmpfs", 0)
+	mount("", "/run", "", unix.MS_SHARED) // as where systemd runs
 	lib := filepath.Join(dir, "lib")
 	errs = append(errs, os.Mkdir(lib, 0o755))
 	mount(lib, "/var/lib", "", unix.MS_BIND)

@@ -381,7 +381,7 @@ func (a *agent) sweepOnInterval() {
 }
 
 func (a *agent) sweep() {
-	r := replaying{Command: a.Command, node: a.node, stale: true, cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir), observe: a.metrics.observe}
+	r := replaying{Command: a.Command, node: a.node, stale: true, hostRoot: a.hostRoot != "", cniPath: cmp.Or(os.Getenv("CNI_PATH"), a.binDir), observe: a.metrics.observe}
 	// It is silent where there is nothing to do, as nearly always.
 	if n, err := a.stale(); err != nil || n > 0 {
 		if err := r.run(nil); err != nil && !errors.Is(err, errFinding) && !errors.Is(err, context.Canceled) {

@@ -145,7 +145,7 @@ func (m *agentMetrics) observe(err error) {
 	switch {
 	case err == nil:
 		outcome = "replayed"
-	case errors.As(err, new(*replay.AliveError)), errors.As(err, new(*replay.ConflictError)):
+	case errors.As(err, new(*replay.AliveError)), errors.As(err, new(*replay.ConflictError)), errors.As(err, new(*hiddenError)):
 		outcome = "refused"
 	}
 	m.replays.WithLabelValues(outcome).Inc()

@@ -25,6 +25,7 @@ type testNode struct {
 	dataDir, confDir, cacheDir, binDir string
 	stdin                              io.Reader
 	ctx                                context.Context
+	look                               func(hostRoot bool) (*sight, error)
 }
 
 func newTestNode(t *testing.T) *testNode {
@@ -37,7 +38,17 @@ func newTestNode(t *testing.T) *testNode {
 		binDir:   filepath.Join(dir, "bin"),
 		stdin:    strings.NewReader(""),
 		ctx:      t.Context(),
+		look:     clearSight,
 	}
+}
+
+// clearSight is that of a process of the node itself, which the test may not be.
+func clearSight(hostRoot bool) (*sight, error) {
+	s, err := look(hostRoot)
+	if err == nil {
+		s.initial, s.node = true, true
+	}
+	return s, err
 }
 
 // ctl runs durable-argsctl.
@@ -45,7 +56,7 @@ func (n *testNode) ctl(args ...string) (stdout, stderr string, err error) {
 	n.Helper()
 	var out bytes.Buffer
 	var errOut sharedBuffer
-	root := newRoot()
+	root := newRoot(n.look)
 	root.SetIn(n.stdin)
 	root.SetOut(&out)
 	root.SetErr(&errOut)
@@ -216,7 +227,7 @@ func TestEveryCommandKnowsHowItIsUsed(t *testing.T) {
 
 func TestEveryCommandHasAnExample(t *testing.T) {
 	t.Parallel()
-	for _, cmd := range newRoot().Commands() {
+	for _, cmd := range newRoot(clearSight).Commands() {
 		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "durable-argsctl "+cmd.Name()) {
 			t.Errorf("%s lacks words or an example", cmd.Name())
 		}
@@ -348,7 +359,7 @@ func TestContainersComplete(t *testing.T) {
 	n.journal(journal.Key{Network: "db", ContainerID: "c2", IfName: "net1"}, n.goneAdd())
 	for _, command := range []string{"show", "replay", "forget"} {
 		var out bytes.Buffer
-		root := newRoot()
+		root := newRoot(clearSight)
 		root.SetOut(&out)
 		root.SetErr(io.Discard)
 		root.SetArgs([]string{"__complete", command, "--data-dir", n.dataDir, "c"})

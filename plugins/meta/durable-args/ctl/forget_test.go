@@ -136,7 +136,7 @@ func TestTerminals(t *testing.T) {
 	}
 	n := replayNode(t, "c1", "c2")
 	n.plugin("bridge", "sleep 1.1")
-	root := newRoot()
+	root := newRoot(clearSight)
 	root.SetErr(term)
 	root.SetArgs([]string{"replay", "--stale", "--data-dir", n.dataDir, "--conf-dir", n.confDir})
 	if err := root.Execute(); err != nil {

@@ -18,7 +18,7 @@ type conflistRun struct {
 
 func runOnConflist(args ...string) conflistRun {
 	var stdout, stderr bytes.Buffer
-	root := newRoot()
+	root := newRoot(clearSight)
 	root.SetArgs(args)
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)

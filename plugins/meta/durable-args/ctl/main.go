@@ -21,7 +21,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends it at once
-	err := newRoot().ExecuteContext(ctx)
+	err := newRoot(look).ExecuteContext(ctx)
 	switch {
 	case err == nil:
 	case errors.Is(err, errFinding):

@@ -25,7 +25,7 @@ func newRepairRun(t *testing.T) *repairRun {
 
 func (r *repairRun) run(args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
-	root := newRoot()
+	root := newRoot(clearSight)
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	root.SetArgs(append([]string{"repair", "--conf-dir", r.conf, "--data-dir", r.dataDir, "--cache-dir", r.cache}, args...))

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,10 +24,10 @@ from the journal: for a container whose runtime never will, or for all whose
 network namespace no longer exists. CONTAINER is a container's ID or its
 beginning.
 
-An attachment is refused if its network namespace is still there, or if its
-address belongs to another attachment by now. --force replays one nevertheless;
-if the address is another's, plugins are then not told the result, so that they
-leave the other alone.
+An attachment is refused if its network namespace is still there or may be, since
+a container does not see all that is mounted on its node, or if its address belongs
+to another attachment by now. --force replays one nevertheless; if the address is
+another's, plugins are then not told the result, so that they leave the other alone.
 
 It stops at the first plugin that fails, which it notes in the journal, and goes
 on with the next attachment. It can be interrupted and run again at any time. A
@@ -50,6 +52,8 @@ type replaying struct {
 	force  bool
 	dryRun bool
 	format output
+	// hostRoot says that the root is the node's, whatever it looks like.
+	hostRoot bool
 	// cniPath is where to look for a plugin that has moved.
 	cniPath string
 	// observe, if not nil, is told how each replay has ended.
@@ -120,6 +124,16 @@ func (r *replaying) run(args []string) error {
 	if failed {
 		say(r.Command, "%v", err)
 	}
+	if !r.force {
+		seen, err := r.inSight(store, keys)
+		if err != nil {
+			return err
+		}
+		failed = failed || len(seen) < len(keys)
+		if keys = seen; failed && len(keys) == 0 {
+			return errFinding
+		}
+	}
 	if r.dryRun {
 		err = r.plan(replayer, keys)
 	} else {
@@ -156,6 +170,38 @@ func (r *replaying) keys(replayer replay.Replayer, args []string) ([]journal.Key
 		errs = append(errs, err)
 	}
 	return all, errors.Join(errs...)
+}
+
+// inSight returns those of the attachments whose network namespaces would be seen
+// if they were there, and tells of the others.
+func (r *replaying) inSight(store *journal.Store, keys []journal.Key) ([]journal.Key, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	sight, err := r.node.look(r.hostRoot)
+	if err != nil {
+		return nil, fmt.Errorf("finding out which network namespaces are seen from here: %w", err)
+	}
+	var seen []journal.Key
+	hidden := make(map[string]int)
+	for _, key := range keys {
+		rec, err := store.Read(key)
+		if err == nil {
+			err = sight.of(rec)
+		}
+		if !errors.As(err, new(*hiddenError)) {
+			seen = append(seen, key) // whatever else there is, the replay will tell
+			continue
+		}
+		hidden[err.Error()]++
+		if r.observe != nil {
+			r.observe(err)
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(hidden)) {
+		say(r.Command, "%d of %d left alone, since they may be alive: %s; --force replays one that is known to be dead", hidden[why], len(keys), why)
+	}
+	return seen, nil
 }
 
 // each calls do for every key, with the round of its network. It goes on after

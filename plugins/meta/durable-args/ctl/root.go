@@ -33,11 +33,13 @@ func usage(format string, args ...any) error { return &usageError{fmt.Errorf(for
 // they are silent, the conflists that hold our stanza.
 type node struct {
 	confDir, dataDir, cacheDir string
+	// look finds out which network namespaces are seen from here.
+	look func(hostRoot bool) (*sight, error)
 }
 
 // newRoot returns the command with all of its subcommands.
-func newRoot() *cobra.Command {
-	var n node
+func newRoot(look func(hostRoot bool) (*sight, error)) *cobra.Command {
+	n := node{look: look}
 	root := &cobra.Command{
 		Use:           "durable-argsctl",
 		Short:         "Shows and mends what durable-args has journaled on this node",
