@@ -352,6 +352,72 @@ func TestUninstallKeepsThePluginForThePodsThatRun(t *testing.T) {
 	}
 }
 
+// As a DaemonSet, whose containers must not end.
+func TestAnUninstallingAgentRemovesThePluginAfterTheLastPod(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	stop := n.agent("--interval", "1s", "--listen", agentAddress)
+	n.eventually("the stanzas are in", 10*time.Second, n.protected)
+	pod := n.add("pod", 8080)
+	n.add("dead", 8081)
+	cni, list := n.cni()
+	stop()
+	n.check(exec.Command("ip", "netns", "del", "dead").Run())
+	stop = n.agent("--interval", "1s", "--listen", agentAddress, "--uninstall")
+	n.eventually("the stanzas are out", 10*time.Second, func() bool {
+		text, _ := os.ReadFile(n.conflist)
+		return string(text) == unprotected
+	})
+	n.eventually("the agent is healthy", 5*time.Second, func() bool { code, _ := get("/healthz"); return code == 200 })
+	n.eventually("the dead pod is released", 10*time.Second, func() bool { return !n.journaled("dead") })
+	if _, err := os.Stat(n.plugin()); err != nil {
+		t.Errorf("the plugin is gone while a pod needs it: %v", err)
+	}
+	if _, metrics := get("/metrics"); !hasLine(metrics, `durable_args_attachments{network="web"} 1`) {
+		t.Errorf("metrics:\n%s", metrics)
+	}
+	n.check(cni.DelNetworkList(t.Context(), list, pod)) // on the conflist that the runtime has cached
+	n.eventually("the plugin is gone", 20*time.Second, func() bool {
+		_, err := os.Stat(n.plugin())
+		return errors.Is(err, os.ErrNotExist)
+	})
+	// An installer that comes by now is no business of ours.
+	n.rewrite()
+	stop()
+	if text, _ := os.ReadFile(n.conflist); string(text) != unprotected {
+		t.Errorf("the conflist is not as it was:\n%s", text)
+	}
+	if left := sandbox.Leftovers(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func TestAnAgentDoesNotTakeAnotherJournalForTheStanzas(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	moved := t.TempDir()
+	stop := n.agent("--data-dir", filepath.Join(moved, "journal"))
+	n.eventually("the stanzas say where the journal is", 10*time.Second, func() bool {
+		text, _ := os.ReadFile(n.conflist)
+		return bytes.Count(text, []byte(`"dataDir": "`+moved+`/journal"`)) == 2
+	})
+	stop()
+	before, err := os.ReadFile(n.conflist)
+	n.check(err)
+	n.agent("--data-dir", "/var/lib/durable-args", "--listen", agentAddress)
+	n.eventually("the agent is up", 10*time.Second, func() bool { code, _ := get("/healthz"); return code == 503 })
+	time.Sleep(1500 * time.Millisecond) // it has looked by now
+	if after, err := os.ReadFile(n.conflist); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the conflist is now, error %v:\n%s", err, after)
+	}
+}
+
 func TestAnAgentNeedsNothingButTheTwoBinaries(t *testing.T) {
 	t.Parallel()
 	if !sandbox.Enter(t) {

@@ -28,23 +28,27 @@ const agentHelp = `Keeps durable-args installed on this node, for as long as it 
 Kubernetes DaemonSet with the node's directories mounted at the same paths.
 
 At the start it copies the plugin into --bin-dir, puts the stanzas into the
-conflist as "insert" does, journals what runs already ("import"), and repairs
-libcni's cache ("repair"). With --interval it then replays what is stale ("replay
---stale"), again and again. Give it only where the agent sees the network
-namespaces of the node, also those made after it started: a container without
-/run/netns, or without mountPropagation HostToContainer, takes pods that run for
-dead. For the same reason it imports only what it sees to be alive. When another tool rewrites the conflist, the stanzas are put
-in again, at most once a second. If they are taken out again and again, it waits
-longer each time, up to five minutes, until there is peace. A file that cannot be
-read as a conflist is left alone until it can.
+conflist as "insert" does, journals what runs already and is seen to be alive
+("import"), and repairs libcni's cache ("repair"). With --interval it then replays
+what is stale ("replay --stale"), again and again, but only where it sees the
+network namespaces of the node, also those made after it started: in a container
+that is where the node's directories are mounted with mountPropagation
+HostToContainer. What may be out of its sight is left alone, and counted as refused.
+
+When another tool rewrites the conflist, the stanzas are put in again, at most once
+a second. If they are taken out again and again, it waits longer each time, up to
+five minutes, until there is peace. A file that cannot be read as a conflist is
+left alone until it can.
 
 The conflist is the one named with --conflist or else the first by name in
 --conf-dir that ends in .conflist. --conflist can be given more than once.
 
 When it is told to end, it leaves everything as it is: the plugin works without
 it. --uninstall takes the stanzas out of every conflist in --conf-dir, and removes
-the plugin if nothing is journaled any more; else it stays, since runtimes call it
-for the pods that run. Stop the agent first, or it puts the stanzas back.
+the plugin if nothing is journaled any more; else the plugin stays, since runtimes
+call it for the pods that run. Stop the agent first, or it puts the stanzas back.
+With --listen, --uninstall does not exit: it goes on, replaying what is stale if
+--interval is given, and removes the plugin as soon as nothing needs it.
 
 A replay runs the chain's plugins where the agent runs. In a container they find
 only the programs of its image: without iptables there, portmap's replay fails and
@@ -101,7 +105,7 @@ func newAgent(n *node) *cobra.Command {
 				return err
 			}
 			if a.uninstall {
-				return a.takeOut()
+				return a.leave()
 			}
 			return a.run()
 		},
@@ -114,7 +118,7 @@ func newAgent(n *node) *cobra.Command {
 	flags.StringVar(&a.layout, "layout", "", "first, first-last or wrapped (default: the one that it has, else first-last)")
 	flags.DurationVar(&a.interval, "interval", 0, "how often to replay what is stale, such as 10m (default: never)")
 	flags.StringVar(&a.listen, "listen", "", "address to serve /metrics and /healthz at (default: none)")
-	flags.BoolVar(&a.uninstall, "uninstall", false, "take the stanzas out, and the plugin if nothing is journaled, and exit")
+	flags.BoolVar(&a.uninstall, "uninstall", false, "take the stanzas out, and the plugin if nothing is journaled")
 	return a.Command
 }
 
@@ -144,6 +148,9 @@ func (a *agent) check() error {
 func (a *agent) enterHost() error {
 	if a.hostRoot == "" {
 		return nil
+	}
+	if _, err := os.Stat(a.hostRoot); err != nil {
+		return fmt.Errorf("--host-root: %w; mount the node's root there", err)
 	}
 	if err := a.readPlugin(); err != nil {
 		return err
@@ -182,14 +189,11 @@ func (a *agent) run() error {
 	if err := a.readPlugin(); err != nil {
 		return err
 	}
-	a.metrics = newAgentMetrics(a.node)
-	if a.listen != "" {
-		listener, err := net.Listen("tcp", a.listen)
-		if err != nil {
-			return fmt.Errorf("--listen: %w", err)
-		}
-		defer a.metrics.serve(listener)()
+	stop, err := a.serve()
+	if err != nil {
+		return err
 	}
+	defer stop()
 	// A stanza without its plugin would let every ADD fail.
 	if err := a.installPlugin(); err != nil {
 		return err
@@ -209,6 +213,19 @@ func (a *agent) run() error {
 	defer sweeps.Wait()
 	a.watch(watcher)
 	return nil
+}
+
+// serve begins to answer at --listen, if it is given.
+func (a *agent) serve() (stop func(), err error) {
+	a.metrics = newAgentMetrics(a.node)
+	if a.listen == "" {
+		return func() {}, nil
+	}
+	listener, err := net.Listen("tcp", a.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return a.metrics.serve(listener), nil
 }
 
 func (a *agent) installPlugin() error {
@@ -308,19 +325,9 @@ func (a *agent) keepIn(file string) (changed bool, err error) {
 	}
 	now := time.Now()
 	a.metrics.backoff.WithLabelValues(filepath.Base(file)).Set(b.current(now).Seconds())
-	// Told only if there is news: else it would be a line at each look.
-	var told bytes.Buffer
-	quiet := new(cobra.Command)
-	quiet.SetErr(&told)
-	quiet.SetOut(io.Discard)
 	wait := b.left(now) > 0
-	e := conflistEdit{cmd: quiet, path: file, dryRun: wait}
-	confDir := ""
-	if a.Flags().Changed("conf-dir") {
-		confDir = a.node.confDir
-	}
-	changed, err = e.change(func(c *conflistText) (edits []edit, done string, err error) {
-		return e.insert(c, a.layout, confDir)
+	changed, told, err := a.edit(file, wait, func(e conflistEdit, c *conflistText) (edits []edit, done string, err error) {
+		return e.insert(c, a.layout, a.node.asked(a.Command))
 	})
 	switch {
 	case changed && wait && b.delay >= backoffSaid:
@@ -328,11 +335,23 @@ func (a *agent) keepIn(file string) (changed bool, err error) {
 	case changed && wait:
 		return false, errBackingOff
 	case changed:
-		_, _ = told.WriteTo(a.ErrOrStderr())
+		fmt.Fprint(a.ErrOrStderr(), told)
 		b.inserted(now)
 		a.metrics.insertions.Inc()
 	}
 	return changed, err
+}
+
+// edit changes a conflist. What there is to tell is for when there is news: else it
+// would be a line at each look.
+func (a *agent) edit(file string, dryRun bool, plan func(conflistEdit, *conflistText) ([]edit, string, error)) (changed bool, told string, err error) {
+	var text bytes.Buffer
+	quiet := new(cobra.Command)
+	quiet.SetErr(&text)
+	quiet.SetOut(io.Discard)
+	e := conflistEdit{cmd: quiet, path: file, dryRun: dryRun}
+	changed, err = e.change(func(c *conflistText) ([]edit, string, error) { return plan(e, c) })
+	return changed, text.String(), err
 }
 
 // sayOnce prints an error about a thing, unless it is the one said last.
@@ -397,11 +416,46 @@ func (a *agent) stale() (int, error) {
 	return c.stale + c.unreadable, err
 }
 
-// takeOut is --uninstall.
-func (a *agent) takeOut() error {
+// leave is --uninstall. With --listen it stays, as a DaemonSet's container has to,
+// until it is told to end.
+func (a *agent) leave() error {
+	if a.listen == "" {
+		done, err := a.takeOut()
+		if err == nil {
+			say(a.Command, "%s", done)
+		}
+		return err
+	}
+	stop, err := a.serve()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var sweeps sync.WaitGroup
+	if a.interval > 0 {
+		sweeps.Go(a.sweepOnInterval)
+	}
+	defer sweeps.Wait()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		done, err := a.takeOut()
+		a.metrics.setReady(err == nil)
+		a.sayOnce("uninstall", cmp.Or(err, errors.New(done)))
+		select {
+		case <-a.Context().Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// takeOut takes the stanzas out of every conflist, then the plugin off the node if
+// nothing needs it, and says how far that is done.
+func (a *agent) takeOut() (done string, err error) {
 	files, err := libcni.ConfFiles(a.node.confDir, []string{".conflist"})
 	if err != nil {
-		return fmt.Errorf("reading --conf-dir: %w", needsRoot(err))
+		return "", fmt.Errorf("reading --conf-dir: %w", needsRoot(err))
 	}
 	var errs []error
 	for _, file := range files {
@@ -409,23 +463,28 @@ func (a *agent) takeOut() error {
 		if err == nil && !bytes.Contains(text, []byte(pluginType)) {
 			continue // whatever it is, it is not ours to judge
 		}
-		e := conflistEdit{cmd: a.Command, path: file}
-		errs = append(errs, e.run(e.remove))
+		changed, told, err := a.edit(file, false, conflistEdit.remove)
+		if changed {
+			fmt.Fprint(a.ErrOrStderr(), told)
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%w; the plugin stays until all stanzas are out", err)
+		return "", fmt.Errorf("%w; the plugin stays until all stanzas are out", err)
 	}
 	c, err := a.node.count()
 	switch {
 	case err != nil:
-		return fmt.Errorf("the plugin stays, since nobody knows what is journaled: %w", err)
+		return "", fmt.Errorf("the plugin stays, since nobody knows what is journaled: %w", err)
 	case c.all() > 0:
-		say(a.Command, "%d attachments are journaled, so the plugin stays: runtimes call it when these are deleted. See durable-argsctl list, and run this again when it is empty", c.all())
-		return nil
+		done = fmt.Sprintf("the stanzas are out; %d attachments are journaled, so the plugin stays: runtimes call it when these are deleted", c.all())
+		if a.listen == "" {
+			done += ". See durable-argsctl list, and run this again when it is empty"
+		}
+		return done, nil
 	}
 	if err := os.Remove(a.target()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the plugin: %w", needsRoot(err))
+		return "", fmt.Errorf("removing the plugin: %w", needsRoot(err))
 	}
-	say(a.Command, "nothing is journaled; the plugin is removed")
-	return nil
+	return "the stanzas are out, nothing is journaled, and the plugin is removed", nil
 }

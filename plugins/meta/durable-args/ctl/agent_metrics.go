@@ -159,7 +159,7 @@ func (m *agentMetrics) serve(listener net.Listener) (stop func()) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if !m.ready.Load() {
-			http.Error(w, "the stanzas are not in the conflist; the agent's log says why", http.StatusServiceUnavailable)
+			http.Error(w, "not all is as it should be; the agent's log says what", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -153,7 +153,7 @@ func (c *conflistText) plugins() ([]chain.Plugin, error) {
 // insertion returns the edits that put our stanzas in, none if they are in.
 // capabilities are what they have to declare; confDir is what they say, if
 // anything, of where the conflist is.
-func (c *conflistText) insertion(layout string, capabilities []string, confDir string) ([]edit, error) {
+func (c *conflistText) insertion(layout string, capabilities []string, dirs directories) ([]edit, error) {
 	if len(c.ours()) > 0 {
 		return c.declare(capabilities)
 	}
@@ -164,8 +164,8 @@ func (c *conflistText) insertion(layout string, capabilities []string, confDir s
 		if position != "" {
 			all = append(all, "position", quote(position))
 		}
-		if confDir != "" {
-			all = append(all, "confDir", quote(confDir))
+		for _, m := range dirs.members() {
+			all = append(all, m.key, quote(m.dir))
 		}
 		if len(capabilities) > 0 {
 			all = append(all, "capabilities", style.flags(capabilities))

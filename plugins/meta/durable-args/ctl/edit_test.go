@@ -20,7 +20,7 @@ func inserted(text, layout string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	edits, err := c.insertion(layout, capabilitiesOf(plugins), "")
+	edits, err := c.insertion(layout, capabilitiesOf(plugins), directories{})
 	return string(apply(c.text, edits)), err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,7 +40,7 @@ Pods that run already are protected from their next ADD on, or from now on with
 
 The stanza finds its conflist in ` + stanza.DefaultConfDir + `. If the file is elsewhere, the
 stanza is told so; if runtimes see the file elsewhere than it is now, say where
-with --conf-dir.`,
+with --conf-dir. What --data-dir and --cache-dir say, the stanza is told, too.`,
 		Example: `  durable-argsctl insert --dry-run /etc/cni/net.d/10-pods.conflist
   durable-argsctl insert /etc/cni/net.d/10-pods.conflist
   durable-argsctl insert --layout wrapped /etc/cni/net.d/05-cilium.conflist`,
@@ -49,12 +50,8 @@ with --conf-dir.`,
 				return usage("there is no layout %q, only %s", layout, strings.Join(layouts, ", "))
 			}
 			e := conflistEdit{cmd: cmd, path: args[0], dryRun: dryRun}
-			confDir := ""
-			if cmd.Flags().Changed("conf-dir") {
-				confDir = n.confDir
-			}
 			return e.run(func(c *conflistText) (edits []edit, done string, err error) {
-				return e.insert(c, layout, confDir)
+				return e.insert(c, layout, n.asked(cmd))
 			})
 		},
 	}
@@ -70,7 +67,21 @@ type conflistEdit struct {
 	dryRun bool
 }
 
-func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []edit, done string, err error) {
+// directories are where a stanza is told to look.
+type directories struct{ conf, data, cache string }
+
+// asked are the directories that the operator has named, and empty where not.
+func (n *node) asked(cmd *cobra.Command) directories {
+	given := func(flag, dir string) string {
+		if cmd.Flags().Changed(flag) {
+			return dir
+		}
+		return ""
+	}
+	return directories{given("conf-dir", n.confDir), given("data-dir", n.dataDir), given("cache-dir", n.cacheDir)}
+}
+
+func (e conflistEdit) insert(c *conflistText, asked string, dirs directories) (edits []edit, done string, err error) {
 	plugins, err := c.plugins()
 	if err != nil {
 		return nil, "", err
@@ -89,7 +100,11 @@ func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []ed
 		if layout = asked; asked == "" {
 			layout = firstLast
 		}
-		if confDir, err = e.confDir(confDir); err != nil {
+		if dirs, err = e.told(dirs); err != nil {
+			return nil, "", err
+		}
+	default:
+		if err := e.agrees(c, dirs); err != nil {
 			return nil, "", err
 		}
 	}
@@ -109,7 +124,7 @@ func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []ed
 	}
 
 	capabilities := capabilitiesOf(plugins)
-	edits, err = c.insertion(layout, capabilities, confDir)
+	edits, err = c.insertion(layout, capabilities, dirs)
 	if err != nil || len(edits) == 0 {
 		return nil, "it has the layout " + layout + " already, nothing to do", err
 	}
@@ -124,34 +139,69 @@ func (e conflistEdit) insert(c *conflistText, asked, confDir string) (edits []ed
 	if missing, err := after.declare(capabilities); err != nil || len(missing) > 0 {
 		return nil, "", fmt.Errorf("a capability would be missing (%v)", err)
 	}
-	switch {
-	case len(c.ours()) > 0:
-		done = "the capabilities that its stanzas lacked are added"
-	case confDir != "":
-		done = fmt.Sprintf("the stanzas are put in, layout %s, with the confDir %s", layout, confDir)
-	default:
-		done = "the stanzas are put in, layout " + layout
+	if len(c.ours()) > 0 {
+		return edits, "the capabilities that its stanzas lacked are added", nil
+	}
+	done = "the stanzas are put in, layout " + layout
+	for _, m := range dirs.members() {
+		done += fmt.Sprintf(", with the %s %s", m.key, m.dir)
 	}
 	return edits, done, nil
 }
 
-// confDir returns what a stanza has to say of where the file is, empty if that
-// is where it looks anyway.
-func (e conflistEdit) confDir(asked string) (string, error) {
-	if asked == "" {
-		// Not where a link leads: runtimes find the link.
-		asked = filepath.Dir(e.path)
+// members are the fields of a stanza that are not empty.
+func (d directories) members() []struct{ key, dir string } {
+	all := []struct{ key, dir string }{{"confDir", d.conf}, {"dataDir", d.data}, {"cacheDir", d.cache}}
+	return slices.DeleteFunc(all, func(m struct{ key, dir string }) bool { return m.dir == "" })
+}
+
+// told returns what a stanza has to say of where things are, empty if that is
+// where it looks anyway.
+func (e conflistEdit) told(asked directories) (directories, error) {
+	// Not where a link leads: runtimes find the link.
+	asked.conf = cmp.Or(asked.conf, filepath.Dir(e.path))
+	for _, of := range []struct {
+		dir           *string
+		flag, without string
+	}{
+		{&asked.conf, "--conf-dir", stanza.DefaultConfDir},
+		{&asked.data, "--data-dir", stanza.DefaultDataDir},
+		{&asked.cache, "--cache-dir", stanza.DefaultCacheDir},
+	} {
+		if *of.dir == "" {
+			continue
+		}
+		dir, err := filepath.Abs(*of.dir)
+		switch {
+		case err != nil:
+			return directories{}, err
+		case dir == of.without:
+			dir = ""
+		case !utf8.ValidString(dir):
+			return directories{}, fmt.Errorf("the name of directory %q is not UTF-8, so it cannot be said in JSON; say another with %s", dir, of.flag)
+		}
+		*of.dir = dir
 	}
-	dir, err := filepath.Abs(asked)
-	switch {
-	case err != nil:
-		return "", err
-	case dir == stanza.DefaultConfDir:
-		return "", nil
-	case !utf8.ValidString(dir):
-		return "", fmt.Errorf("the name of directory %q is not UTF-8, so it cannot be said in JSON; say another with --conf-dir", dir)
+	return asked, nil
+}
+
+// agrees returns an error if a stanza that is in journals elsewhere than asked:
+// what is journaled there would be out of sight.
+func (e conflistEdit) agrees(c *conflistText, asked directories) error {
+	for _, i := range c.ours() {
+		for _, of := range []struct{ field, flag, has, asked string }{
+			{"dataDir", "--data-dir", c.stanzas[i].DataDir, asked.data},
+			{"cacheDir", "--cache-dir", c.stanzas[i].CacheDir, asked.cache},
+		} {
+			if of.asked == "" {
+				continue
+			}
+			if dir, err := filepath.Abs(of.asked); err != nil || dir != filepath.Clean(of.has) {
+				return fmt.Errorf("its stanza has the %s %s, not %s; leave out %s, or take the stanzas out first: durable-argsctl remove %s", of.field, of.has, of.asked, of.flag, e.path)
+			}
+		}
 	}
-	return dir, nil
+	return nil
 }
 
 // run is change for an operator, who is told of it.

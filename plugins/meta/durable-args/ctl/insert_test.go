@@ -75,6 +75,7 @@ func TestInsertCommand(t *testing.T) {
 		first   = `{"type":"durable-args","capabilities":{"portMappings":true}},` + chain
 		both    = first + `,{"type":"durable-args","position":"last","capabilities":{"portMappings":true}}`
 		wrapped = `{"type":"durable-args","capabilities":{"portMappings":true},"plugins":[` + chain + `]}`
+		moved   = `{"type":"durable-args","dataDir":"/d","cacheDir":"/c","capabilities":{"portMappings":true}},` + chain
 		own     = `{"type":"durable-args","dataDir":"/d","replayAttempts":9,"capabilities":{"portMappings":true}},` + chain
 	)
 	for _, row := range []struct {
@@ -93,6 +94,11 @@ func TestInsertCommand(t *testing.T) {
 		{"the operator's own stanza", own, []string{"--layout", "first"}, "", "nothing to do", ""},
 		{"another layout is asked for", own, []string{"--layout", "wrapped"}, "", "", "it has the layout first; take that out first: durable-argsctl remove"},
 		{"stanzas out of place", chain + `,{"type":"durable-args"}`, nil, "", "", "not where they belong; take them out first: durable-argsctl remove"},
+		{"other directories", chain, []string{"--layout", "first", "--data-dir", "/d", "--cache-dir", "/x/../c"}, moved, "layout first, with the dataDir /d, with the cacheDir /c\n", ""},
+		{"the directories that it has", own, []string{"--data-dir", "/d/", "--cache-dir", "/var/lib/cni"}, "", "nothing to do", ""},
+		{"another journal than it has", own, []string{"--data-dir", "/elsewhere"}, "", "", "its stanza has the dataDir /d, not /elsewhere; leave out --data-dir, or take the stanzas out first"},
+		{"another cache than it has", own, []string{"--cache-dir", "/elsewhere"}, "", "", "its stanza has the cacheDir /var/lib/cni, not /elsewhere"},
+		{"the usual directories", chain, []string{"--data-dir", "/var/lib/durable-args", "--cache-dir", "/var/lib/cni"}, both, "layout first-last\n", ""},
 		{"a capability is missing", `{"type":"durable-args"},` + chain, nil, first, "the capabilities that its stanzas lacked are added", ""},
 
 		{"a plugin that rejects a prevResult", `{"type":"loopback"}`, nil, "", "", "better wrapped: durable-argsctl insert --layout wrapped"},
