@@ -29,7 +29,7 @@ VM_CUTS ?= 5
 FUZZTIME  ?= 10m
 FUZZPROCS ?= $(shell nproc)
 
-.PHONY: build release tools demo test fuzz crash crash-vm faults load test-runtimes bench lint install clean
+.PHONY: build release tools demo test fuzz crash crash-vm test-arm64 faults load test-runtimes test-kubelet bench lint install clean
 
 build: bin/durable-args bin/durable-argsctl
 
@@ -92,15 +92,23 @@ crash: build tools
 
 # The same with a whole machine, in qemu. Without its kernel, the test says so.
 crash-vm: build tools
-	-$(MAKE) bin/vm/.kernel
-	cd test && VM_CUTS=$(VM_CUTS) go test -count=1 -v -timeout 0 ./vm
+	-$(MAKE) bin/vm/amd64
+	cd test && VM_CUTS=$(VM_CUTS) go test -count=1 -v -timeout 0 -run Power ./vm
 
-# Debian's kernel, unpacked but not installed.
-bin/vm/.kernel:
-	rm -rf bin/vm && mkdir -p bin/vm
-	cd bin/vm && apt-get download $$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p')
-	dpkg-deb -x bin/vm/*.deb bin/vm/root
-	touch $@
+# The unit tests on an arm64 machine, in qemu.
+test-arm64: build tools
+	-$(MAKE) bin/vm/arm64
+	cd test && VM_ARM64=1 go test -count=1 -v -timeout 0 -run Arm64 ./vm
+
+# Debian's kernel and busybox for an architecture, unpacked but not installed.
+bin/vm/%: OPTIONS = -q -o APT::Architecture=$* -o APT::Architectures=$* -o Dir::State::lists=$(CURDIR)/$@.new/lists \
+	-o Dir::State::status=/dev/null -o Dir::Cache=$(CURDIR)/$@.new/cache -o APT::Sandbox::User=root
+bin/vm/%:
+	rm -rf $@.new && mkdir -p $@.new/lists/partial $@.new/cache/archives/partial
+	apt-get $(OPTIONS) update
+	cd $@.new && apt-get $(OPTIONS) download busybox-static $$(apt-cache $(OPTIONS) depends linux-image-cloud-$* | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p')
+	for package in $@.new/*.deb; do dpkg-deb -x $$package $@.new; done
+	rm -rf $@.new/lists $@.new/cache $@.new/*.deb && mv $@.new $@
 
 # Every fault at every system call.
 faults: build tools
@@ -116,6 +124,15 @@ test-runtimes: build tools
 	-$(MAKE) $(RUNTIMES)
 	-test/runtimes/packages
 	cd test/runtimes && go test -count=1 -v -timeout 60m . -runtimes
+
+# The same for a kubelet with containerd 2.4, which takes ten minutes to build, once.
+test-kubelet: build tools
+	-$(MAKE) $(RUNTIMES) bin/runtimes/kubelet
+	-test/runtimes/packages
+	cd test/runtimes && go test -count=1 -v -timeout 60m . -runtimes -run='^TestFaults$$/^kubelet'
+
+bin/runtimes/kubelet: $(wildcard test/kubelet/go.*)
+	go build -C test/kubelet -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kubelet
 
 # What Debian does not have of them. It takes minutes, once.
 CONTAINERD := v2.4.2

@@ -263,31 +263,58 @@ func TestAnAgentDoesNotFightForEver(t *testing.T) {
 	n.eventually("the stanzas are back once there is peace", 25*time.Second, n.protected)
 }
 
+// release writes the plugin as another release has it: with more bytes at its end.
+func (n *agentNode) release(more int) string {
+	n.Helper()
+	text, err := os.ReadFile(filepath.Join(n.bin, "durable-args"))
+	n.check(err)
+	file := filepath.Join(n.TempDir(), "durable-args")
+	n.check(os.WriteFile(file, append(text, make([]byte, more)...), 0o755))
+	return file
+}
+
+// upgrade lets the agent install a release.
+func (n *agentNode) upgrade(release string) {
+	n.Helper()
+	want, err := os.Stat(release)
+	n.check(err)
+	stop := n.agent("--plugin", release)
+	n.eventually("the release is installed", 10*time.Second, func() bool {
+		info, err := os.Stat(n.plugin())
+		return err == nil && info.Size() == want.Size() && n.protected()
+	})
+	stop()
+}
+
+func TestPodsOutliveUpgradesAndDowngrades(t *testing.T) {
+	t.Parallel()
+	if !sandbox.Enter(t) {
+		return
+	}
+	n := newAgentNode(t)
+	older, newer := n.release(0), n.release(1)
+	n.upgrade(older)
+	first := n.add("first", 8080)
+	n.upgrade(newer)
+	second := n.add("second", 8081)
+	n.check(n.delForgetful(first))
+	n.upgrade(older)
+	n.check(n.delForgetful(second))
+	if left := sandbox.Leftovers(); len(left) > 0 || n.journaled("first") || n.journaled("second") {
+		t.Errorf("left: %q", left)
+	}
+}
+
 func TestUpgradesAreNeverSeenHalfDone(t *testing.T) {
 	t.Parallel()
 	if !sandbox.Enter(t) {
 		return
 	}
 	n := newAgentNode(t)
-	text, err := os.ReadFile(filepath.Join(n.bin, "durable-args"))
-	n.check(err)
-	var releases []string
-	for i := range 2 {
-		release := filepath.Join(t.TempDir(), "durable-args")
-		n.check(os.WriteFile(release, append(text, make([]byte, i)...), 0o755))
-		releases = append(releases, release)
-	}
-	upgrade := func(i int) {
-		stop := n.agent("--plugin", releases[i%2])
-		n.eventually("the release is installed", 10*time.Second, func() bool {
-			info, err := os.Stat(n.plugin())
-			return err == nil && info.Size() == int64(len(text)+i%2)
-		})
-		stop()
-	}
+	releases := []string{n.release(0), n.release(1)}
 	// What a killed agent has left.
-	n.check(os.WriteFile(filepath.Join(n.cnibin, ".durable-args.durable-argsctl"), text[:99], 0o700))
-	upgrade(0)
+	n.check(os.WriteFile(filepath.Join(n.cnibin, ".durable-args.durable-argsctl"), []byte("half"), 0o700))
+	n.upgrade(releases[0])
 	done := make(chan struct{})
 	var callers sync.WaitGroup
 	errs := make([]error, 2)
@@ -309,7 +336,7 @@ func TestUpgradesAreNeverSeenHalfDone(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		upgrade(i + 1)
+		n.upgrade(releases[(i+1)%2])
 	}
 	close(done)
 	callers.Wait()

@@ -153,7 +153,7 @@ func (c *containerd) start() {
 // again. Its shims, and so its containers, live on.
 func (c *containerd) kill(waiting *call) {
 	killTree(c.daemon.Process.Pid)
-	c.until("containerd has died", func() bool { return len(c.daemons()) == 0 })
+	c.until("it has died", func() bool { return len(c.daemons()) == 0 })
 	if waiting != nil {
 		_ = waiting.wait()
 	}

@@ -24,26 +24,31 @@ type fault struct {
 	protected bool
 	// needs is a command of durable-argsctl.
 	needs string
+	// kubelet says that a kubelet gets it, too.
+	kubelet bool
 }
 
 func (f fault) applies(kind, layout string) bool {
+	if strings.HasPrefix(kind, "kubelet") && !f.kubelet {
+		return false
+	}
 	return strings.HasPrefix(kind, f.only) && (layout != none || !f.protected)
 }
 
 var faults = []fault{
-	{name: "none", happen: (*node).runPod},
-	{name: "cache emptied", losesResult: true, happen: spoiled(emptied)},
+	{name: "none", happen: (*node).runPod, kubelet: true},
+	{name: "cache emptied", losesResult: true, happen: spoiled(emptied), kubelet: true},
 	{name: "cache cut off", losesResult: true, happen: spoiled(cutOff)},
-	{name: "cache deleted", losesResult: true, happen: spoiled(deleted)},
+	{name: "cache deleted", losesResult: true, happen: spoiled(deleted), kubelet: true},
 	{name: "cache emptied, then `repair`", losesResult: true, happen: repairedBefore(emptied), protected: true, needs: "repair"},
 	{name: "cache deleted, then `repair`", losesResult: true, happen: repairedBefore(deleted), protected: true, needs: "repair"},
-	{name: "runtime killed and restarted", happen: killed},
+	{name: "runtime killed and restarted", happen: killed, kubelet: true},
 	{name: "ADD killed half-way", losesResult: true, happen: addKilled},
 	{name: "DEL killed half-way", happen: delKilled},
 	{name: "portmap taken out of the conflist", happen: edited},
-	{name: "our stanzas taken out of the conflist", happen: unprotected, protected: true},
+	{name: "our stanzas taken out of the conflist", happen: unprotected, protected: true, kubelet: true},
 	{name: "reboot", happen: rebooted(intact)},
-	{name: "reboot, cache emptied", losesResult: true, happen: rebooted(emptied)},
+	{name: "reboot, cache emptied", losesResult: true, happen: rebooted(emptied), kubelet: true},
 	{name: "reboot, cache deleted", losesResult: true, happen: rebooted(deleted)},
 	{name: "started again after a reboot", only: "podman", happen: startedAgain(intact)},
 	{name: "started again after a reboot, cache emptied", only: "podman", happen: startedAgain(emptied)},

@@ -162,7 +162,7 @@ func (n *node) warmUp() {
 func (n *node) daemons() []process {
 	var found []process
 	for _, p := range processes() {
-		if p.name == "containerd" {
+		if p.name == "containerd" || p.name == "kubelet" {
 			found = append(found, p)
 		}
 	}

@@ -10,7 +10,7 @@
 // fault does. Then it stops and removes the pod. What it fails to do is mended
 // as an operator would mend it (see remedies), and with us nothing may be left.
 //
-// What the runtimes do differently, and why there are three:
+// What the runtimes do differently:
 //
 //   - containerd 1.6 (libcni 1.1) fails every DEL of a pod whose cache file is
 //     damaged, before any plugin is called. Only mending the file helps.
@@ -19,6 +19,9 @@
 //   - podman calls no plugin if the cache file is damaged, and removes the
 //     container all the same. After a reboot it sends ADD again for a container
 //     that it knows, without a DEL between.
+//
+// A kubelet (1.34, on containerd 2.4) takes its time, so it gets only some of the
+// faults; it is there if make test-kubelet has built it.
 //
 // containerd deletes with the conflist of today, podman with the one in the
 // cache.
@@ -57,6 +60,7 @@ var kinds = []struct {
 	{"containerd 1.6", missingContainerd16, newContainerd16},
 	{"containerd 2.4", missingContainerd24, newContainerd24},
 	{"podman 4.3", missingPodman, newPodman},
+	{"kubelet 1.34", missingKubelet, newKubelet},
 }
 
 // TestFaults fills the table.

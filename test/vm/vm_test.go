@@ -1,5 +1,6 @@
-// Package vm cuts the power of a whole machine: a kernel of Debian's in qemu,
-// which is killed. What a killed qemu has written is safe in the host's memory, so
+// Package vm runs whole machines: kernels of Debian's in qemu.
+//
+// One runs the unit tests on arm64. The other has its power cut: qemu is killed. What a killed qemu has written is safe in the host's memory, so
 // qemu logs each write and flush of the guest's disk, and the disks that a power
 // cut can leave are put together from that: all that was flushed, and all, none
 // or some of what was not. test/crash does the same without a machine, more
@@ -10,7 +11,6 @@
 package vm
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -35,9 +35,6 @@ const (
 	bootTime = 3 * time.Minute // without KVM, on a busy machine
 )
 
-// modules are what the disk needs, in the order in which they are loaded.
-var modules = []string{"virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"}
-
 func TestNothingAcknowledgedIsLostWhenAMachineLosesItsPower(t *testing.T) {
 	cuts, err := strconv.Atoi(os.Getenv("VM_CUTS"))
 	if err != nil {
@@ -48,9 +45,9 @@ func TestNothingAcknowledgedIsLostWhenAMachineLosesItsPower(t *testing.T) {
 			t.Skipf("%s is missing, so NO MACHINE IS CUT OFF; only make crash stands for it", tool)
 		}
 	}
-	kernel := filepath.Join(sandbox.Bin(t), "vm", "root")
+	kernel := filepath.Join(sandbox.Bin(t), "vm", "amd64")
 	if images, _ := filepath.Glob(filepath.Join(kernel, "boot", "vmlinuz-*")); len(images) != 1 {
-		t.Skip("there is no kernel in bin/vm, so NO MACHINE IS CUT OFF; only make crash stands for it")
+		t.Skip("there is no kernel in bin/vm/amd64, so NO MACHINE IS CUT OFF; only make crash stands for it")
 	}
 	if !sandbox.Enter(t) {
 		return
@@ -95,19 +92,13 @@ func newMachine(t *testing.T, root string) machine {
 		t.Fatalf("building init: %v: %s", err, out)
 	}
 	var archive bytes.Buffer
-	for _, dir := range []string{"proc", "sys", "dev", "disk", "cache", "conf", "modules"} {
+	for _, dir := range []string{"proc", "sys", "dev", "disk", "cache", "conf"} {
 		member(&archive, dir, 0o40755, nil)
 	}
+	succeed(addModules(&archive, root))
 	conflist := `{"cniVersion":"1.0.0","name":"web","plugins":[{"type":"durable-args"},{"type":"noop"}]}`
 	member(&archive, "conf/web.conflist", 0o100644, []byte(conflist))
 	files := map[string]string{"init": m.path("init"), "durable-args": filepath.Join(sandbox.Bin(t), "durable-args")}
-	for i, module := range modules {
-		found, err := filepath.Glob(filepath.Join(root, "lib/modules/*/kernel/drivers/*", module+".ko"))
-		succeed(err)
-		if len(found) == 1 { // else it is built in
-			files[fmt.Sprintf("modules/%d", i)] = found[0]
-		}
-	}
 	for name, path := range files {
 		content, err := os.ReadFile(path)
 		succeed(err)
@@ -121,17 +112,6 @@ func newMachine(t *testing.T, root string) machine {
 		t.Fatalf("mkfs.ext4: %v: %s", err, out)
 	}
 	return m
-}
-
-// member adds a file to a cpio archive (newc).
-func member(archive *bytes.Buffer, name string, mode int, content []byte) {
-	fmt.Fprintf(archive, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
-		archive.Len(), mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
-	pad := func() { archive.Write(make([]byte, -archive.Len()&3)) }
-	archive.WriteString(name + "\x00")
-	pad()
-	archive.Write(content)
-	pad()
 }
 
 // boot runs a machine on a disk, of which it logs the writes to that name + ".log".
@@ -155,33 +135,7 @@ func (m machine) boot(disk, arguments string, line func(string) bool) error {
 		"-blockdev", "driver=file,node-name=log,filename="+disk+".log",
 		"-blockdev", "driver=blklogwrites,node-name=logged,file=disk,log=log",
 		"-device", "virtio-blk-pci,drive=logged")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	watchdog := time.AfterFunc(bootTime, func() { _ = cmd.Process.Kill() })
-	var console []string
-	cut := false
-	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		text := strings.TrimSpace(lines.Text())
-		console = append(console, text)
-		// What it has said before it died still counts.
-		if !line(text) && !cut {
-			cut = true
-			_ = cmd.Process.Kill()
-		}
-	}
-	watchdog.Stop()
-	_ = cmd.Wait()
-	if !cut {
-		return fmt.Errorf("the machine has ended by itself, or was too slow: %s%s", stderr.Bytes(), strings.Join(console[max(0, len(console)-10):], "\n"))
-	}
-	return nil
+	return watch(cmd, bootTime, line)
 }
 
 // acknowledged is what a machine has said.
